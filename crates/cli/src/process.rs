@@ -19,11 +19,17 @@ const PURGE_DELAY_MS: std::ffi::c_long = 10;
 /// For a server whose memory has a bound, and that gives much back all the time: the system has it at once. (In benchmarks/large-table.md.)
 /// To be called before there are other threads.
 pub fn gives_memory_back() {
-    sextant_environment::process::without_huge_pages();
+    // (What somebody has set goes before.)
+    let is_open = |variable: &str| std::env::var_os(variable).is_none();
+    if is_open("MIMALLOC_ALLOW_THP") {
+        sextant_environment::process::without_huge_pages();
+    }
     // SAFETY: both calls only read and write a number of the allocator's.
     unsafe {
-        // (MIMALLOC_PURGE_DELAY goes before; and if the options have other numbers one day, nothing is changed.)
-        if libmimalloc_sys::mi_option_get(PURGE_DELAY) == PURGE_DELAY_DEFAULT_MS {
+        // (If the options have other numbers one day, nothing is changed.)
+        if is_open("MIMALLOC_PURGE_DELAY")
+            && libmimalloc_sys::mi_option_get(PURGE_DELAY) == PURGE_DELAY_DEFAULT_MS
+        {
             libmimalloc_sys::mi_option_set(PURGE_DELAY, PURGE_DELAY_MS);
         }
     }
@@ -98,13 +104,14 @@ mod tests {
 
     #[test]
     fn the_allocators_option_has_the_number_that_it_is_asked_by() {
-        let is_set = std::env::var_os("MIMALLOC_PURGE_DELAY").is_some();
+        let is_set =
+            ["MIMALLOC_PURGE_DELAY", "MIMALLOC_ALLOW_THP"].iter().any(|v| std::env::var_os(v).is_some());
         gives_memory_back();
         // SAFETY: it only reads a number of the allocator's.
         let now = unsafe { libmimalloc_sys::mi_option_get(PURGE_DELAY) };
         assert!(is_set || now == PURGE_DELAY_MS, "{now}");
         let status = std::fs::read_to_string("/proc/self/status").unwrap();
         // (Older kernels do not say.)
-        assert!(!status.contains("THP_enabled:\t1"), "{status}");
+        assert!(is_set || !status.contains("THP_enabled:\t1"), "{status}");
     }
 }

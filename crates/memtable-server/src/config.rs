@@ -94,8 +94,8 @@ pub struct Tuning {
     /// A compaction cuts what it writes into SSTables of about so many bytes, each for a range of keys of its own: a table of a
     /// partition is made of columns of this size, and no compaction does more work than some of them ask for.
     pub sst_target_bytes: u64,
-    /// A table that nobody has written for so long is flushed if it has SSTables; and when it has had no flush for so long (each up to
-    /// twice as long) it is compacted until about a tenth is wasted. 0: never.
+    /// A table that had no flush for so long (each up to twice as long) is compacted until about a tenth is wasted. What nobody has
+    /// written to for half of that is flushed, if its table has SSTables. 0: never.
     pub rest_after_ms: u64,
     /// Replaced SSTables are deleted after this time.
     pub sst_delete_grace_ms: u64,

@@ -9,6 +9,8 @@ use sextant_environment::config::{ClusterConfig, TlsConfig, check_listens};
 
 use crate::memory::Memory;
 
+/// What is slower takes for ever.
+const PACE_MIN: u64 = 1024 * 1024;
 /// The system knows none that gives way more.
 const NICE_MAX: u8 = 19;
 
@@ -48,10 +50,12 @@ pub struct SstServerConfig {
     /// And writes at most so many; 0: as many as it can.
     #[serde(default)]
     pub compaction_write_bytes_per_s: u64,
-    /// Nice value of the threads of compactions: reads go before. 0 (as important as they) to 19.
+    /// How much less important than others the threads of compactions are, as a nice value: reads go before. 0 (as important as they)
+    /// to 19.
     #[serde(default = "defaults::compaction_nice")]
     pub compaction_nice: u8,
-    /// Files of tables that are not needed any more are removed at this pace; 0: at once.
+    /// Files of tables that are not needed any more are removed at this pace, and faster when it takes more than ten seconds; 0: at
+    /// once.
     #[serde(default = "defaults::delete_bytes_per_s")]
     pub delete_bytes_per_s: u64,
     /// Most tables that are being copied to this server at a time, and most that are being read by other servers.
@@ -160,8 +164,14 @@ impl SstServerConfig {
         if self.compaction_nice > NICE_MAX {
             return bad(format!("compaction_nice is {}: 0 to {NICE_MAX}", self.compaction_nice));
         }
-        if (1..1024 * 1024).contains(&self.delete_bytes_per_s) {
-            return bad("delete_bytes_per_s: at least 1048576, or 0: at once".into());
+        let paces = [
+            ("delete_bytes_per_s", self.delete_bytes_per_s),
+            ("compaction_write_bytes_per_s", self.compaction_write_bytes_per_s),
+        ];
+        for (field, pace) in paces {
+            if (1..PACE_MIN).contains(&pace) {
+                return bad(format!("{field} is {pace}: at least {PACE_MIN}, or 0: no limit"));
+            }
         }
         if self.scrub_interval_s > 0 && self.scrub_bytes_per_s < 64 * 1024 {
             return bad(
@@ -201,6 +211,7 @@ mod tests {
             SstServerConfig { scrub_bytes_per_s: 1, ..good.clone() },
             SstServerConfig { compaction_nice: 20, ..good.clone() },
             SstServerConfig { delete_bytes_per_s: 1, ..good.clone() },
+            SstServerConfig { compaction_write_bytes_per_s: 1, ..good.clone() },
             SstServerConfig { memory_bytes: Some(1 << 20), ..good.clone() },
             SstServerConfig { memory_bytes: Some(1 << 30), block_cache_bytes: Some(1 << 30), ..good.clone() },
         ];

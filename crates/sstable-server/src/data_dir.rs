@@ -36,6 +36,16 @@ struct Identity {
     partitions: Option<u32>,
 }
 
+/// What became of a table's file.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// There was none.
+    Nothing,
+    /// It is there under another name, of no table.
+    Aside(PathBuf),
+    Gone,
+}
+
 /// An open data directory: nobody else has it until it is dropped or [`DataDir::release`]d.
 pub struct DataDir {
     vfs: Arc<dyn Vfs>,
@@ -73,7 +83,7 @@ impl DataDir {
         let files = vfs.list(dir)?;
         let stale: Vec<_> = files.iter().filter(|p| has_extension(p, TEMPORARY_EXTENSION)).collect();
         for path in &stale {
-            vfs.remove_file(path)?;
+            is_there(vfs.remove_file(path))?;
         }
         if !stale.is_empty() {
             tracing::info!("removed {} files of incomplete and of deleted tables", stale.len());
@@ -124,15 +134,19 @@ impl DataDir {
         is_there(self.vfs.remove_file(&self.path(id)))
     }
 
-    /// The same, but its bytes stay until they are [`erase`](DataDir::erase)d, or the directory is opened again. None: there was no
-    /// such file.
-    pub fn take_table(&self, id: SstId) -> Result<Option<PathBuf>> {
+    /// The same, but its bytes stay until they are [`erase`](DataDir::erase)d, or the directory is opened again.
+    pub fn take_table(&self, id: SstId) -> Result<Taken> {
         let path = self.temporary_path(id);
-        Ok(is_there(self.vfs.rename(&self.path(id), &path))?.then_some(path))
+        match is_there(self.vfs.rename(&self.path(id), &path)) {
+            Ok(true) => Ok(Taken::Aside(path)),
+            Ok(false) => Ok(Taken::Nothing),
+            // A full disk may have no room for another name: what is on it is to be deleted all the same.
+            Err(_) => Ok(if self.remove_table(id)? { Taken::Gone } else { Taken::Nothing }),
+        }
     }
 
     pub fn erase(&self, taken: &Path) -> Result<()> {
-        Ok(self.vfs.remove_file(taken)?)
+        is_there(self.vfs.remove_file(taken)).map(drop)
     }
 
     /// None: there is no such file.

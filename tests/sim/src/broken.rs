@@ -72,7 +72,7 @@ pub fn mutant_named(name: &str) -> Result<Mutant, String> {
 }
 
 /// Scenes that mutants are about: without its own, one is caught in a tenth as many runs.
-const THEMES: [(&str, Scene); 25] = [
+const THEMES: [(&str, Scene); 27] = [
     ("duplicate-at-once", Scene::FlushUnderLease),
     ("duplicate-table-not-undone", Scene::ThereAndBack),
     ("epoch-and-serial-apart", Scene::SlowAnswers),
@@ -89,6 +89,8 @@ const THEMES: [(&str, Scene); 25] = [
     ("lease-from-receipt", Scene::Asleep),
     ("lease-outlives-its-serial", Scene::SlowPNode),
     ("lease-timed-late", Scene::Asleep),
+    ("load-keeps-ring", Scene::LoadUnderLease),
+    ("load-under-lease", Scene::LoadUnderLease),
     ("new-voters-only", Scene::AloneBySentence),
     ("proposal-keeps-serial", Scene::ModeInFlight),
     ("read-without-leader-lease", Scene::Asleep),

@@ -228,7 +228,8 @@ impl Loading<'_> {
         let part = self.part(partition);
         let mut failures = 0;
         loop {
-            let before = self.known.lock().insert(partition, Seen::Perhaps);
+            // (Also after an error that refuses it: it may be the answer to a second attempt, elsewhere.)
+            self.is(partition, Seen::Perhaps);
             match self.client.end_load(&part, EndLoad::Commit).await {
                 Ok(LoadState::Committed) => {
                     self.is(partition, Seen::Committed);
@@ -244,10 +245,6 @@ impl Loading<'_> {
                     self.write(partition).await?;
                 }
                 Err(e) if failures >= ATTEMPTS || !is_worth_another_attempt(&e) => {
-                    // (A wish that was refused changes nothing.)
-                    if let (Some(before), ErrorKind::Invalid | ErrorKind::Denied) = (before, e.kind) {
-                        self.is(partition, before);
-                    }
                     return Err(e);
                 }
                 Err(_) => {

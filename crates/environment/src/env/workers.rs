@@ -10,15 +10,18 @@ pub trait Workers: Send + Sync + 'static {
     /// Runs blocking work on a pool (in a simulation: at once). Must be called within a tokio runtime.
     fn blocking(&self, work: Box<dyn FnOnce() + Send>);
 
-    /// From now on the calling thread gives way to others, as far as its nice value (0 to 19) says; it is for a thread of
+    /// From now on the calling thread gives way to others: its nice value becomes so much larger. It is for a thread of
     /// [`Workers::dedicated`]. (In a simulation: nothing.)
-    fn give_way(&self, nice: u8) {
-        let _ = nice;
+    fn give_way(&self, by: u8) {
+        let _ = by;
     }
 
     /// How many threads can run at a time, for whoever chooses how many to have.
     fn cores(&self) -> usize;
 }
+
+/// No thread gives way more.
+const NICE_MAX: i32 = 19;
 
 /// Real threads.
 #[derive(Debug, Default)]
@@ -45,10 +48,15 @@ impl Workers for ThreadWorkers {
         tokio::task::spawn_blocking(work);
     }
 
-    fn give_way(&self, nice: u8) {
-        // SAFETY: it takes no pointers. (Linux has a nice value for each thread; 0 means the calling one.)
-        if nice > 0 && unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice.into()) } != 0 {
-            tracing::debug!("a thread stays as important as others: {}", std::io::Error::last_os_error());
+    fn give_way(&self, by: u8) {
+        // SAFETY: neither call takes a pointer. (Linux has a nice value for each thread; 0 means the calling one.)
+        let failed = by > 0
+            && unsafe {
+                let nice = libc::getpriority(libc::PRIO_PROCESS, 0).saturating_add(by.into()).min(NICE_MAX);
+                libc::setpriority(libc::PRIO_PROCESS, 0, nice) != 0
+            };
+        if failed {
+            tracing::warn!("a thread stays as important as others: {}", std::io::Error::last_os_error());
         }
     }
 

@@ -11,6 +11,7 @@ use sextant_common::ids::{Generation, TableId};
 
 use crate::config::Tuning;
 use crate::partition::Partition;
+use crate::worker::rest::table_rests_ns;
 
 /// A full log is worth the freeze of an empty memtable if it has grown by so much since the last one.
 const FULL_LOG_FREEZE_BYTES: u64 = 256 * 1024;
@@ -62,14 +63,19 @@ impl Freezes {
     ) -> Vec<TableId> {
         let now_ns = pressure.now_ns;
         self.look_at_ages(partition, now_ns);
-        let lasts = |since_ns: u64, ms: u64| now_ns.saturating_sub(since_ns) >= ms.saturating_mul(1_000_000);
+        let lasts = |since_ns: u64, ns: u64| now_ns.saturating_sub(since_ns) >= ns;
+        let compacts = tuning.compaction_trigger > 0 && tuning.rest_after_ms > 0;
+        // (It is compacted that long after its flush: together they take as long as they would take alone.)
+        let half_ns = (tuning.rest_after_ms / 2).saturating_mul(1_000_000);
+        let manifest = partition.manifest();
         let rests = |id: &TableId, age: &Age| {
-            let has_ssts = || partition.manifest().table(*id).is_some_and(|entry| !entry.ssts.is_empty());
-            tuning.rest_after_ms > 0 && lasts(age.written_ns, tuning.rest_after_ms) && has_ssts()
+            let has_ssts = || manifest.table(*id).is_some_and(|entry| !entry.ssts.is_empty());
+            compacts && lasts(age.written_ns, table_rests_ns(half_ns, manifest.partition, *id)) && has_ssts()
         };
+        let freeze_age_ns = tuning.freeze_age_ms.saturating_mul(1_000_000);
         let too_old = |id: &TableId| {
             let age = self.ages.get(id);
-            age.is_some_and(|age| lasts(age.since_ns, tuning.freeze_age_ms) || rests(id, age))
+            age.is_some_and(|age| lasts(age.since_ns, freeze_age_ns) || rests(id, age))
         };
         let log_bytes = partition.log_bytes();
         let crowded = partition.unflushed_bytes() > pressure.memory_bytes / 2;
@@ -134,6 +140,8 @@ impl Freezes {
 
 #[cfg(test)]
 mod tests {
+    use sextant_common::ids::PartitionId;
+
     use super::*;
     use crate::partition::testing::{flush, partition_with, put};
 
@@ -182,12 +190,18 @@ mod tests {
         let mut due = |partition: &Partition, tuning: &Tuning, now_ms| {
             freezes.due(partition, tuning, &calm(now_ms), &HashSet::new())
         };
+        let rest_ms = table_rests_ns(150_000_000, PartitionId(0), rests).div_ceil(1_000_000);
         assert!(due(&partition, &tuning(), 100).is_empty());
         put(&mut partition, rests, "k", 10);
-        assert!(due(&partition, &tuning(), 399).is_empty(), "written since");
-        assert!(due(&partition, &tuning(), 698).is_empty());
-        assert!(due(&partition, &Tuning { rest_after_ms: 0, ..tuning() }, 699).is_empty(), "never");
-        assert_eq!(due(&partition, &tuning(), 699), [rests], "of the other there is nothing to be had");
+        let (written_ms, rests_ms) = (100 + rest_ms - 1, 100 + 2 * rest_ms - 1);
+        assert!(due(&partition, &tuning(), written_ms).is_empty(), "written since");
+        assert!(due(&partition, &tuning(), rests_ms - 1).is_empty());
+        assert!(due(&partition, &Tuning { rest_after_ms: 0, ..tuning() }, rests_ms).is_empty(), "never");
+        assert!(
+            due(&partition, &Tuning { compaction_trigger: 0, ..tuning() }, rests_ms).is_empty(),
+            "for what?"
+        );
+        assert_eq!(due(&partition, &tuning(), rests_ms), [rests], "of the other there is nothing to be had");
         assert_eq!(due(&partition, &tuning(), 1100), [rests, only_in_memory]);
     }
 

@@ -4,6 +4,8 @@
 
 use std::time::Duration;
 
+use sextant_common::ids::{PartitionId, TableId};
+
 use super::leading::Leading;
 use super::replica::Replica;
 use crate::partition::table::TableState;
@@ -60,6 +62,13 @@ impl Rest {
         let tick = if self.rests { TICK_AT_REST } else { TICK };
         tick.min(upkeep.max(Duration::from_millis(1)))
     }
+}
+
+/// How long a table rests after what came last. Each of a cluster that has just been started has a time of its own, up to twice as late:
+/// or all would rest at once.
+pub(super) fn table_rests_ns(after_ns: u64, partition: PartitionId, table: TableId) -> u64 {
+    let place = (u64::from(partition.0) * 389 + u64::from(table.0) * 71) % 1000;
+    after_ns.saturating_add(after_ns / 1000 * place)
 }
 
 /// Whether time alone will bring something to do.

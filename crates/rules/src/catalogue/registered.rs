@@ -178,7 +178,7 @@ macro_rules! registered {
             source: "design 14",
             kept_in: ["crates/memtable-server/src/worker/leading/adoption.rs", "tests/model/src/step/loads.rs"],
             tests: ["loads_beside_reads_and_writes", "readers_and_conditions_of_before_a_load_are_stale_at_once"],
-            broken_by: BaseOverLoad "base-over-load" "A load voids bases when it is shown, as a flush does." [Model, Operand],
+            broken_by: BaseOverLoad "base-over-load" "A load voids bases when it is shown, as a flush does." [Model],
         }
         "a-load-is-seen-under-no-lease" {
             says:
@@ -196,7 +196,7 @@ macro_rules! registered {
             broken_by: LoadUnderLease "load-under-lease"
                 "A load is proposed while leases live." [Model, Operand],
             broken_by: LoadGrantsOn "load-grants-on"
-                "Leases are granted while a load is on its way." [Model, Operand],
+                "Leases are granted while a load is on its way." [Model],
         }
         "what-is-kept-ends-when-a-load-is-applied" {
             says: "The view has a load, then the ring begins anew, and only then leases are granted for its manifest.",

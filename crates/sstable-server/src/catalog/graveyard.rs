@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -17,17 +18,27 @@ pub struct Deleted {
 #[derive(Debug, Default)]
 pub struct Graveyard {
     waiting: Mutex<VecDeque<Deleted>>,
+    /// Of all whose bytes are there, also of the one that is being erased.
+    bytes: AtomicU64,
     news: Notify,
 }
 
 impl Graveyard {
-    pub(super) fn add(&self, deleted: Option<Deleted>) {
-        self.waiting.lock().extend(deleted);
+    /// (Whether its new name is durable does not matter: without it, it is a table again after a crash, and deleted again.)
+    pub(super) fn add(&self, deleted: Deleted) {
+        self.bytes.fetch_add(deleted.bytes, Ordering::Relaxed);
+        self.waiting.lock().push_back(deleted);
+        self.news.notify_one();
     }
 
-    /// What was added is deleted durably.
-    pub(super) fn tell(&self) {
+    /// The next one is to be taken again later.
+    pub fn put_back(&self, deleted: Deleted) {
+        self.waiting.lock().push_back(deleted);
         self.news.notify_one();
+    }
+
+    pub(super) fn erased(&self, deleted: &Deleted) {
+        self.bytes.fetch_sub(deleted.bytes, Ordering::Relaxed);
     }
 
     /// For one caller.
@@ -41,6 +52,6 @@ impl Graveyard {
     }
 
     pub fn bytes(&self) -> u64 {
-        self.waiting.lock().iter().map(|deleted| deleted.bytes).sum()
+        self.bytes.load(Ordering::Relaxed)
     }
 }

@@ -24,7 +24,7 @@ use sextant_common::sstable::OrderNumber;
 
 use self::fences::Fences;
 use self::graveyard::{Deleted, Graveyard};
-use crate::data_dir::{DataDir, Temporary};
+use crate::data_dir::{DataDir, Taken, Temporary};
 use crate::table::block_cache::BlockCache;
 use crate::table::{Opened, Table};
 
@@ -269,16 +269,16 @@ impl Catalog {
             }
             let taken = self.dir.take_table(*id)?;
             let entry = self.tables.write().remove(id);
-            deleted += u32::from(taken.is_some() || entry.is_some());
-            let bytes = entry.as_ref().map_or(0, Entry::file_bytes);
-            self.deleted.add(taken.map(|path| Deleted { path, bytes }));
+            deleted += u32::from(taken != Taken::Nothing || entry.is_some());
+            if let Taken::Aside(path) = taken {
+                self.deleted.add(Deleted { path, bytes: entry.as_ref().map_or(0, Entry::file_bytes) });
+            }
             if let Some(Entry::Open(table)) = entry {
                 numbers.insert(table.number());
             }
         }
         self.dir.sync()?;
         drop(stopped);
-        self.deleted.tell();
         self.cache.forget(&numbers);
         Ok((deleted, refused))
     }
@@ -291,7 +291,11 @@ impl Catalog {
     /// Gives their bytes back; nothing if the server has stopped, since somebody else may have the directory.
     pub fn erase(&self, deleted: &Deleted) -> Result<()> {
         let stopped = self.changes.lock();
-        if *stopped { Ok(()) } else { self.dir.erase(&deleted.path) }
+        if !*stopped {
+            self.dir.erase(&deleted.path)?;
+        }
+        self.deleted.erased(deleted);
+        Ok(())
     }
 
     /// Only a group with the table's own history can know that nobody needs the table any more. A group that was founded anew

@@ -233,8 +233,10 @@ async fn rest(
 
 /// How long to wait so that having read and written so many bytes since the start is not too fast.
 fn throttle(store: &Store, started_ns: u64, (read, written): (u64, u64)) -> Duration {
-    let due_ns =
-        |bytes: u64, pace: u64| bytes.saturating_mul(1_000_000_000).checked_div(pace).unwrap_or_default();
+    let due_ns = |bytes: u64, pace: u64| {
+        let ns = (u128::from(bytes) * 1_000_000_000).checked_div(pace.into()).unwrap_or_default();
+        u64::try_from(ns).unwrap_or(u64::MAX)
+    };
     let (reads, writes) = (store.config.compaction_bytes_per_s, store.config.compaction_write_bytes_per_s);
     let due_ns = due_ns(read, reads).max(due_ns(written, writes));
     Duration::from_nanos(due_ns.saturating_sub(store.elapsed_ns(started_ns)))

@@ -367,13 +367,13 @@ async fn bytes_of_deleted_tables_go_one_after_the_other_and_the_rest_with_the_ne
     while node.files().len() == 3 {
         tokio::task::yield_now().await;
     }
-    // The same id again: it is another file.
-    let again = node.ingest(sst_id(1), &large).await.unwrap();
+    // An id again whose file may wait: it is another one.
+    let again = node.ingest(sst_id(3), &large).await.unwrap();
     assert_eq!(node.inventory().await.len(), 1);
     node.crash().await;
     assert_eq!(node.files().len(), 1, "what was deleted is erased");
     assert_eq!(node.inventory().await[0].id, sst_id_to_wire(again.id));
-    node.assert_holds(sst_id(1), &large).await;
+    node.assert_holds(sst_id(3), &large).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -202,7 +202,7 @@ impl Leading {
 
     /// No group is formed while a load is on its way: it would be newer than the load, and know nothing of it.
     pub(super) fn holds_groups(&self, replica: &Replica) -> bool {
-        (self.adoption.is_some() || replica.partition.is_loading()) && !mutant::active(Mutant::BaseOverLoad)
+        self.adoption.is_some() || replica.partition.is_loading()
     }
 
     pub fn see_to_adoption(&mut self, replica: &Replica) {
@@ -251,9 +251,6 @@ impl Leading {
             ssts: placed(ssts.clone(), &below, flushed),
         };
         adoption.proposed = true;
-        if mutant::active(Mutant::LoadGrantsOn) {
-            replica.shared.desk.withhold(false);
-        }
         self.command(Command::Load(load), None);
     }
 

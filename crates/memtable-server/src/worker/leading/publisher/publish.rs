@@ -56,10 +56,12 @@ impl Replica {
             let known = waiting.committed_ns > 0;
             let commit_wait_ns = if known { since(waiting.committed_ns) } else { 0 };
             self.metrics.commit_wait.observe_ns(commit_wait_ns);
-            let stages = &self.metrics.stages;
-            stages.ingested.observe_ns(waiting.ingested_ns.saturating_sub(waiting.proposed_ns));
-            stages.committed.observe_ns(since(waiting.ingested_ns).saturating_sub(commit_wait_ns));
-            stages.published.observe_ns(commit_wait_ns);
+            if !waiting.replies.is_empty() {
+                let stages = &self.metrics.stages;
+                stages.ingested.observe_ns(waiting.ingested_ns.saturating_sub(waiting.proposed_ns));
+                stages.committed.observe_ns(since(waiting.ingested_ns).saturating_sub(commit_wait_ns));
+                stages.published.observe_ns(commit_wait_ns);
+            }
         }
         waiting.replies.into_iter().for_each(Reply::give);
         if let Some(pending) = waiting.pending {

@@ -9,6 +9,7 @@ use sextant_common::manifest::{Manifest, SstMeta, TableManifest};
 use tokio::sync::oneshot;
 
 use super::choice::{Choice, Limits, Reason, Tree};
+use crate::worker::rest::table_rests_ns;
 
 type Done = oneshot::Sender<Result<()>>;
 
@@ -161,7 +162,7 @@ impl Compactions {
         if seen.0 != newest {
             *seen = (newest, now_ns);
         }
-        seen.1.saturating_add(rest_ns(limits.rests_after_ns, partition, entry.table))
+        seen.1.saturating_add(table_rests_ns(limits.rests_after_ns, partition, entry.table))
     }
 
     fn waits(&self, table: TableId, sst: &SstMeta, now_ns: u64) -> bool {
@@ -297,12 +298,6 @@ impl Compactions {
     }
 }
 
-/// Each table of a cluster that has just been started has a time of its own, up to twice as late: or all would rest at once.
-fn rest_ns(after_ns: u64, partition: PartitionId, table: TableId) -> u64 {
-    let place = (u64::from(partition.0) * 389 + u64::from(table.0) * 71) % 1000;
-    after_ns.saturating_add(after_ns / 1000 * place)
-}
-
 #[cfg(test)]
 mod tests {
     use sextant_common::error::Error;
@@ -377,7 +372,7 @@ mod tests {
     fn a_table_without_writes_rests_and_is_compacted_one_at_a_time_until_little_is_wasted() {
         const AFTER_NS: u64 = 1_000;
         let limits = Limits { rests_after_ns: AFTER_NS, ..limits(6) };
-        let rest_ns = |table| rest_ns(AFTER_NS, PartitionId(0), table);
+        let rest_ns = |table| table_rests_ns(AFTER_NS, PartitionId(0), table);
         let mut manifest = manifest(vec![flushed(T, 2), flushed(U, 2)]);
         let mut compactions = Compactions::default();
         let due = |compactions: &mut Compactions, manifest: &Manifest, now_ns, written: Option<TableId>| {
