@@ -262,7 +262,16 @@ impl Standing {
 
 /// Whether the keys after the first one are only read.
 fn reads_all_but_the_first(id: Id) -> bool {
-    matches!(id, Id::Zunionstore | Id::Zinterstore | Id::Zdiffstore | Id::Zrangestore)
+    matches!(
+        id,
+        Id::Zunionstore
+            | Id::Zinterstore
+            | Id::Zdiffstore
+            | Id::Zrangestore
+            | Id::Sunionstore
+            | Id::Sinterstore
+            | Id::Sdiffstore
+    )
 }
 
 /// Whether a command that writes the key in this place, of its keys, tells what was there, or copies it.
@@ -298,14 +307,7 @@ fn reads_too(id: Id, at: usize, command: &Command<'_>) -> bool {
         // (What they move is read.)
         Id::Rename | Id::Renamenx | Id::Copy => at == 0,
         // (The first key is written; what the others have, or what is moved, is read.)
-        Id::Smove
-        | Id::Lmove
-        | Id::Rpoplpush
-        | Id::Blmove
-        | Id::Brpoplpush
-        | Id::Sinterstore
-        | Id::Sunionstore
-        | Id::Sdiffstore => true,
+        Id::Smove | Id::Lmove | Id::Rpoplpush | Id::Blmove | Id::Brpoplpush => true,
         _ => false,
     }
 }
@@ -314,4 +316,18 @@ pub(crate) const DEFAULT_USER: &str = "default";
 
 pub(crate) fn not_permitted(user: &str, command: &str) -> Reply {
     Reply::error(format!("NOPERM User {user} has no permissions to run the '{command}' command"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_combined_into_another_key_is_read_and_only_that_key_is_written() {
+        let stores = [Id::Sinterstore, Id::Sunionstore, Id::Sdiffstore, Id::Zinterstore, Id::Zrangestore];
+        for id in stores {
+            assert!(reads_all_but_the_first(id), "{id:?}");
+        }
+        assert!(!reads_all_but_the_first(Id::Smove), "it takes something away");
+    }
 }

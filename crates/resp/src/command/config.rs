@@ -9,6 +9,9 @@ use super::scan::glob;
 use crate::config::RespConfig;
 use crate::frame::{Command, Reply};
 
+/// Each is compared with all parameters, while others wait.
+const PATTERNS_MAX: usize = 128;
+
 pub(super) fn config(command: &Command<'_>, settings: &RespConfig) -> Reply {
     if let Some(name) = ["set", "rewrite", "resetstat"].iter().find(|name| is(command.arg(1), name)) {
         let name = name.to_ascii_uppercase();
@@ -21,6 +24,9 @@ pub(super) fn config(command: &Command<'_>, settings: &RespConfig) -> Reply {
     }
     if command.len() < 3 {
         return wrong_arity("config|get");
+    }
+    if command.len() - 2 > PATTERNS_MAX {
+        return Reply::error(format!("ERR CONFIG GET takes up to {PATTERNS_MAX} patterns"));
     }
     let mut parameters = parameters(settings).map(|parameter| (parameter, false));
     // One pattern at a time: compiled, it may be a hundred times as long.

@@ -6,6 +6,9 @@ use super::scan::glob;
 use crate::command_table::{COMMANDS, Family, Spec, find};
 use crate::frame::{Command, Reply};
 
+/// Each takes a hundred times as long to answer as to ask for.
+const NAMES_MAX: usize = 1024;
+
 pub(super) fn command(command: &Command<'_>) -> Reply {
     if command.len() == 1 {
         return Reply::Array(COMMANDS.iter().map(describe).collect());
@@ -20,6 +23,9 @@ pub(super) fn command(command: &Command<'_>) -> Reply {
     if is(subcommand, "info") {
         if command.len() == 2 {
             return Reply::Array(COMMANDS.iter().map(describe).collect());
+        }
+        if command.len() - 2 > NAMES_MAX {
+            return Reply::error(format!("ERR COMMAND INFO takes up to {NAMES_MAX} names"));
         }
         let named = (2..command.len()).map(|i| find(command.arg(i)).map_or(Reply::Nil, describe));
         return Reply::Array(named.collect());

@@ -38,6 +38,35 @@ async fn the_largest_value_makes_the_round_trip() {
 }
 
 #[tokio::test]
+async fn values_that_are_too_long_to_be_read_at_once_are_read_in_parts() {
+    let store = MemoryStore::new(false);
+    store.reads_at_most(25);
+    let server = start(store, config()).await;
+    let mut client = Raw::connect(server.local_addr()).await;
+    let keys: Vec<String> = (0..11).map(|n| format!("k{n}")).collect();
+    for (n, key) in keys.iter().enumerate() {
+        client.ask(format!("set {key} {n:010}\r\n").as_bytes(), b"+OK\r\n").await;
+    }
+    let expected: String = (0..11).map(|n| format!("$10\r\n{n:010}\r\n")).collect();
+    let mget = format!("mget {} none\r\n", keys.join(" "));
+    client.ask(mget.as_bytes(), format!("*12\r\n{expected}$-1\r\n").as_bytes()).await;
+    let exists = format!("exists {} none\r\n", keys.join(" "));
+    client.ask(exists.as_bytes(), b":11\r\n").await;
+}
+
+#[tokio::test]
+async fn what_is_answered_at_length_is_asked_for_in_small_numbers() {
+    let server = start(MemoryStore::new(true), config()).await;
+    let mut client = Raw::connect(server.local_addr()).await;
+    let many = |what: &str, word: &str, count: usize| format!("{what} {}\r\n", vec![word; count].join(" "));
+    client.ask(many("config get", "x", 128).as_bytes(), b"*0\r\n").await;
+    let expected = b"-ERR CONFIG GET takes up to 128 patterns\r\n";
+    client.ask(many("config get", "x", 129).as_bytes(), expected).await;
+    let expected = b"-ERR COMMAND INFO takes up to 1024 names\r\n";
+    client.ask(many("command info", "x", 1025).as_bytes(), expected).await;
+}
+
+#[tokio::test]
 async fn a_request_that_is_too_long_ends_the_connection() {
     let server = start(MemoryStore::new(true), RespConfig { max_request_bytes: 100_000, ..config() }).await;
     let mut client = Raw::connect(server.local_addr()).await;

@@ -74,12 +74,19 @@ struct Told {
     /// Elements that are asked for by their names, and the most that were.
     asked: AtomicU64,
     asked_max: AtomicU64,
+    /// Values that are longer together are not read at once.
+    read_bytes_max: AtomicU64,
 }
 
 /// Where its time begins, in milliseconds since 1970.
 pub const BEGAN_MS: u64 = 1_700_000_000_000;
 
 impl MemoryStore {
+    /// Values that are longer together are not read at once.
+    pub fn reads_at_most(&self, bytes: u64) {
+        self.told.read_bytes_max.store(bytes, Ordering::Relaxed);
+    }
+
     pub fn new(fast: bool) -> Self {
         Self {
             all: Arc::new(std::array::from_fn(Data::new)),
@@ -93,6 +100,7 @@ impl MemoryStore {
                 writes: watch::Sender::new(0),
                 in_line: watch::Sender::new(0),
                 in_line_max: AtomicU64::new(u64::MAX),
+                read_bytes_max: AtomicU64::new(u64::MAX),
                 lost: RwLock::default(),
                 has_lost: AtomicBool::new(false),
                 steps: Semaphore::new(Semaphore::MAX_PERMITS),
@@ -265,7 +273,12 @@ impl Store for MemoryStore {
         for key in keys.iter().filter(|key| self.is_lost(key).is_some()) {
             self.get(key.clone(), ()).await?;
         }
-        Ok(keys.iter().map(|key| self.read(key)).collect())
+        let records: Vec<_> = keys.iter().map(|key| self.read(key)).collect();
+        let bytes: usize = records.iter().flatten().map(|record| record.value.len()).sum();
+        if bytes as u64 > self.told.read_bytes_max.load(Ordering::Relaxed) {
+            return Err(Error::invalid("the values of one multi-get have too many bytes"));
+        }
+        Ok(records)
     }
 
     async fn set(&self, put: Put, condition: SetCondition, lane: Lane) -> Result<bool> {
@@ -291,7 +304,7 @@ impl Store for MemoryStore {
     }
 
     async fn exists(&self, keys: Vec<Bytes>, (): ()) -> Result<u64> {
-        Ok(keys.iter().filter(|key| self.read(key).is_some()).count() as u64)
+        Ok(self.multi_get(keys, ()).await?.iter().flatten().count() as u64)
     }
 
     async fn elements(&self, keys: Vec<Bytes>) -> Result<Vec<Option<Record>>> {

@@ -15,6 +15,10 @@ use crate::store::{ElementRange, Store};
 
 /// Most elements that are read together.
 const ELEMENTS_MAX: usize = 1_000_000;
+/// Most elements that are looked at together, whether they are read for it or were at hand.
+const LOOKED_MAX: usize = 4 * ELEMENTS_MAX;
+/// After so many of them others have their turn.
+const TURN_ELEMENTS: usize = 4096;
 /// What an element takes beside its bytes.
 const ELEMENT_BYTES: usize = 64;
 /// Elements that are asked for at once.
@@ -47,7 +51,11 @@ impl<'s, S: Store> Draft<'s, S> {
     ) -> Carried<Vec<Option<Bytes>>> {
         let mut values: Vec<Option<Bytes>> = Vec::with_capacity(names.len());
         let (mut missing, mut missing_bytes) = (Vec::new(), 0);
+        self.look(names.len())?;
         for (at, name) in names.iter().enumerate() {
+            if at > 0 && at.is_multiple_of(TURN_ELEMENTS) {
+                tokio::task::yield_now().await;
+            }
             let element = element_key(key, header.version, tag, name.as_ref());
             let value = self.at_hand(header, tag, name.as_ref(), &element);
             if value.is_none() {
@@ -232,7 +240,12 @@ impl<'s, S: Store> Draft<'s, S> {
                 break;
             }
         }
-        if self.elements.range::<Bytes, _>(&start..&end).next().is_some() {
+        let changed = self.elements.range::<Bytes, _>(&start..&end).count();
+        if changed > 0 {
+            self.look(changed + found.len())?;
+            if changed > TURN_ELEMENTS {
+                tokio::task::yield_now().await;
+            }
             let mut all: BTreeMap<Bytes, Bytes> = found.into_iter().collect();
             for (key, value) in self.elements.range::<Bytes, _>(&start..&end) {
                 match value {
@@ -262,6 +275,17 @@ impl<'s, S: Store> Draft<'s, S> {
     pub(super) fn make_room(&mut self, more_bytes: usize) -> Result<()> {
         let beside = self.read.elements * ELEMENT_BYTES;
         self.gathered.make_room(self.read.bytes + beside + self.made + more_bytes)
+    }
+
+    /// What costs no read costs time: it is bounded all the same.
+    fn look(&mut self, elements: usize) -> Result<()> {
+        self.looked += elements;
+        if self.looked > LOOKED_MAX {
+            return Err(Error::invalid(format!(
+                "nothing took effect: it looks at more than {LOOKED_MAX} elements"
+            )));
+        }
+        Ok(())
     }
 
     fn count_read(&mut self, bytes: usize) -> Result<()> {

@@ -79,6 +79,8 @@ pub(super) struct Draft<'s, S> {
     fresh: HashSet<u64>,
     /// What was read of stored elements.
     read: Read,
+    /// Elements that were looked at, also those at hand.
+    looked: usize,
     /// Elements that are asked for together are asked of the leader, as they are at one moment.
     of_leader: bool,
     /// The p-node's clock. What a lifetime is counted from in the end is the leader's.
@@ -150,6 +152,7 @@ impl<'s, S: Store> Draft<'s, S> {
             known: HashMap::new(),
             fresh: HashSet::new(),
             read: Read { bytes, ..Read::default() },
+            looked: 0,
             of_leader,
             now: Tick(store.now_ms()),
             made: 0,

@@ -210,7 +210,7 @@ async fn combine<S: Store>(
     combination: Combination,
 ) -> Carried<BTreeSet<Bytes>> {
     let mut sets = Vec::with_capacity(keys.len());
-    for key in keys {
+    for key in named_once(keys, combination) {
         sets.push((key, draft.object(key, KIND)?));
     }
     if combination == Combination::Common {
@@ -238,6 +238,15 @@ async fn combine<S: Store>(
         }
     }
     Ok(members)
+}
+
+/// A set that is named again changes nothing. (But what is taken away from the first may be the first itself.)
+fn named_once(keys: &[Bytes], combination: Combination) -> impl Iterator<Item = &Bytes> {
+    let mut named = HashSet::new();
+    keys.iter().enumerate().filter_map(move |(at, key)| {
+        let is_first = at == 0 && combination == Combination::Difference;
+        (is_first || named.insert(key)).then_some(key)
+    })
 }
 
 /// Elements by chance. Of an object with many, and not all wanted, out of a part that begins by chance.
