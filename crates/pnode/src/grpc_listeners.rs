@@ -24,7 +24,8 @@ use tower::layer::util::{Identity, Stack};
 
 use crate::config::PNodeConfig;
 use crate::frontend::{
-    AdminService, Gate, HealthService, KvService, UsersService, WhereaboutsService, counted, reflection,
+    AdminService, Counted, Gate, HealthService, KvService, UsersService, WhereaboutsService, counted,
+    reflection,
 };
 use crate::pnode::PNode;
 
@@ -75,7 +76,7 @@ impl GrpcListeners<'_> {
             .max_encoding_message_size(MESSAGE_BYTES_MAX);
         let listener = bind(self.env, Door::Grpc, &self.config.grpc).await?;
         let addr = listener.local_addr().map_err(|e| cannot_listen("grpc", &e))?;
-        let router = self.expected(&FOR_CLIENTS)?.add_service(kv).add_service(whereabouts(admin));
+        let router = self.expected(&FOR_CLIENTS)?.add_service(Counted(kv)).add_service(whereabouts(admin));
         let places = places(self.config.max_connections);
         let mut serving = Vec::new();
         if let Some(unix) = self.config.grpc_unix() {

@@ -7,6 +7,7 @@ mod admin;
 mod archive;
 mod backup;
 mod connections;
+mod fields;
 mod gate;
 mod health;
 mod kv;
@@ -21,6 +22,7 @@ mod whereabouts;
 
 pub(crate) use admin::AdminService;
 pub(crate) use connections::counted;
+pub(crate) use fields::Counted;
 pub(crate) use gate::Gate;
 pub(crate) use health::HealthService;
 pub(crate) use kv::KvService;

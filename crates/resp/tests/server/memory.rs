@@ -82,11 +82,6 @@ struct Told {
 pub const BEGAN_MS: u64 = 1_700_000_000_000;
 
 impl MemoryStore {
-    /// Values that are longer together are not read at once.
-    pub fn reads_at_most(&self, bytes: u64) {
-        self.told.read_bytes_max.store(bytes, Ordering::Relaxed);
-    }
-
     pub fn new(fast: bool) -> Self {
         Self {
             all: Arc::new(std::array::from_fn(Data::new)),
@@ -149,6 +144,11 @@ impl MemoryStore {
 #[allow(dead_code, reason = "the measurement of the front end alone has no use for it")]
 impl MemoryStore {
     /// Lets batches wait, or go on.
+    /// Values that are longer together are not read at once.
+    pub fn reads_at_most(&self, bytes: u64) {
+        self.told.read_bytes_max.store(bytes, Ordering::Relaxed);
+    }
+
     pub fn hold_writes(&self, held: bool) {
         self.told.holds_writes.send_replace(held);
     }
