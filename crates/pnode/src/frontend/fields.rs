@@ -62,7 +62,7 @@ impl HttpBody for CountedBody {
             && !self.fields.pass(data)
         {
             let refused = format!(
-                "a message has more than {FIELDS_MAX} fields: the limit of a batch is {BATCH_OPS_MAX}"
+                "a message has groups, or more than {FIELDS_MAX} fields: the limit of a batch is {BATCH_OPS_MAX}"
             );
             return Poll::Ready(Some(Err(Status::invalid_argument(refused))));
         }
@@ -110,7 +110,7 @@ enum At {
     Length(Number),
     /// So many bytes of a field.
     Inside(u64),
-    /// Nothing that could be counted.
+    /// Nothing that could be decoded.
     Lost,
 }
 
@@ -207,6 +207,11 @@ impl Fields {
             1 => At::Inside(8),
             2 => At::Length(Number::default()),
             5 => At::Inside(4),
+            // A group: no message of ours has one, and what follows it would be decoded.
+            3 => {
+                self.count = FIELDS_MAX + 1;
+                At::Lost
+            }
             _ => At::Lost,
         }
     }
@@ -260,7 +265,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_message_passes_whatever_it_is() {
+    fn a_group_is_refused_whatever_follows_it() {
+        let group = [&[0x9b, 0x06, 0x9c, 0x06][..], &empty_operations(10)].concat();
+        for piece in [1, 3, 1000] {
+            assert!(!passes(&framed(&group), piece));
+        }
+    }
+
+    #[test]
+    fn what_is_no_message_does_no_harm() {
         let mut state = 1u64;
         for length in 0..2_000usize {
             let noise: Vec<u8> = (0..length)
@@ -269,7 +282,9 @@ mod tests {
                     (state >> 56) as u8
                 })
                 .collect();
-            assert!(passes(&noise, 13) && passes(&framed(&noise), 13));
+            for bytes in [framed(&noise), noise] {
+                assert_eq!(passes(&bytes, 13), passes(&bytes, 1), "{bytes:?}");
+            }
         }
     }
 }

@@ -19,8 +19,6 @@ use crate::store::Store;
 /// Keys that are asked of the store at once by a command that names many: bounds what its values can pile up to before
 /// their sizes are known.
 pub(super) const CHUNK_KEYS: usize = 256;
-/// So many values are read at once, however long they are.
-const ALWAYS_READ: usize = 8;
 /// Longest reply to a command that names many keys, in bytes (Redis' longest string).
 const REPLY_BYTES_MAX: usize = 512 * 1024 * 1024;
 
@@ -152,34 +150,12 @@ pub(super) fn set_reply(applied: bool, reply: SetReply) -> Reply {
     }
 }
 
-/// In halves, if the values are longer together than is read at once.
-async fn read<S: Store>(store: &S, keys: Vec<Bytes>, first: S::Missed) -> Result<Vec<Option<Record>>> {
-    if keys.len() <= ALWAYS_READ {
-        return store.multi_get(keys, first).await;
-    }
-    let (mut parts, mut first) = (vec![keys], Some(first));
-    let (mut records, mut bytes) = (Vec::new(), 0);
-    while let Some(mut part) = parts.pop() {
-        match store.multi_get(part.clone(), first.take().unwrap_or_default()).await {
-            Ok(found) => {
-                bytes += found.iter().flatten().map(|record| record.value.len()).sum::<usize>();
-                if bytes > REPLY_BYTES_MAX {
-                    return Err(reply_too_long());
-                }
-                records.extend(found);
-            }
-            Err(e) if e.kind == ErrorKind::Invalid && part.len() > 1 => {
-                let rest = part.split_off(part.len() / 2);
-                parts.extend([rest, part]);
-            }
-            Err(e) => return Err(e),
-        }
-    }
-    Ok(records)
-}
-
-/// How many are there. (Their values are read, and may be too long to be read at once.)
+/// How many are there. Their values are read, in halves if they are too long to be read at once; not of very many keys: that would take
+/// as long as nobody waits.
 async fn exist<S: Store>(store: &S, keys: Vec<Bytes>, first: S::Missed) -> Result<u64> {
+    if keys.len() > CHUNK_KEYS {
+        return store.exists(keys, first).await;
+    }
     let (mut parts, mut first) = (vec![keys], Some(first));
     let mut count = 0;
     while let Some(mut part) = parts.pop() {
@@ -195,15 +171,11 @@ async fn exist<S: Store>(store: &S, keys: Vec<Bytes>, first: S::Missed) -> Resul
     Ok(count)
 }
 
-fn reply_too_long() -> Error {
-    Error::invalid(format!("the reply is longer than {REPLY_BYTES_MAX} bytes: ask for fewer keys"))
-}
-
 async fn multi_get<S: Store>(store: S, mut keys: Vec<Bytes>, head: Head<S::Missed>) -> Result<Reply> {
     let Head { keys: known, values: mut replies, missed: mut first, .. } = head;
     keys.drain(..known);
     if keys.len() <= CHUNK_KEYS {
-        let values = read(&store, keys, first).await?;
+        let values = store.multi_get(keys, first).await?;
         replies.extend(values.into_iter().map(plain));
         return Ok(Reply::Array(replies));
     }
@@ -215,7 +187,7 @@ async fn multi_get<S: Store>(store: S, mut keys: Vec<Bytes>, head: Head<S::Misse
         let fitting = (REPLY_BYTES_MAX - bytes) / longest;
         let chunk = keys.len().min(fitting.clamp(1, CHUNK_KEYS * 16)).min(CHUNK_KEYS.max(replies.len()));
         let rest = keys.split_off(chunk);
-        let values = read(&store, std::mem::replace(&mut keys, rest), std::mem::take(&mut first)).await?;
+        let values = store.multi_get(std::mem::replace(&mut keys, rest), std::mem::take(&mut first)).await?;
         for record in values {
             let reply = plain(record);
             bytes += reply.size();
@@ -223,7 +195,9 @@ async fn multi_get<S: Store>(store: S, mut keys: Vec<Bytes>, head: Head<S::Misse
             replies.push(reply);
         }
         if bytes > REPLY_BYTES_MAX {
-            return Err(reply_too_long());
+            return Err(Error::invalid(format!(
+                "the reply is longer than {REPLY_BYTES_MAX} bytes: ask for fewer keys"
+            )));
         }
     }
     Ok(Reply::Array(replies))

@@ -1,6 +1,6 @@
 //! Elements of objects: read as they are stored, and as the commands so far would leave them.
 
-use std::collections::BTreeMap;
+use std::cmp::Ordering;
 
 use bytes::Bytes;
 use sextant_common::limits::{self, BATCH_BYTES_MAX};
@@ -16,7 +16,9 @@ use crate::store::{ElementRange, Store};
 /// Most elements that are read together.
 const ELEMENTS_MAX: usize = 1_000_000;
 /// Most elements that are looked at together, whether they are read for it or were at hand.
-const LOOKED_MAX: usize = 4 * ELEMENTS_MAX;
+const LOOKED_MAX: usize = 16 * ELEMENTS_MAX;
+/// What is passed over in memory takes less time, by this factor.
+const PASSED_OVER: usize = 16;
 /// After so many of them others have their turn.
 const TURN_ELEMENTS: usize = 4096;
 /// What an element takes beside its bytes.
@@ -25,6 +27,33 @@ const ELEMENT_BYTES: usize = 64;
 const PAGE_ELEMENTS: u64 = 10_000;
 /// The same by their names, in bytes of their keys: each has the key of its object in it.
 const CHUNK_BYTES: usize = 256 * 1024;
+
+/// What is stored, as changes leave it; both in one order, the first so many.
+fn merged(
+    stored: Vec<(Bytes, Bytes)>,
+    changed: impl Iterator<Item = (Bytes, Option<Bytes>)>,
+    most: usize,
+    order: impl Fn(&Bytes, &Bytes) -> Ordering,
+) -> Vec<(Bytes, Bytes)> {
+    let (mut stored, mut changed) = (stored.into_iter().peekable(), changed.peekable());
+    let mut all = Vec::new();
+    while all.len() < most {
+        let next = match (stored.peek(), changed.peek()) {
+            (None, None) => break,
+            (Some(_), None) => Ordering::Greater,
+            (None, Some(_)) => Ordering::Less,
+            (Some((at, _)), Some((change, _))) => order(change, at),
+        };
+        match next {
+            Ordering::Greater => all.extend(stored.next()),
+            Ordering::Equal => drop(stored.next()),
+            Ordering::Less => {
+                all.extend(changed.next().and_then(|(key, value)| Some((key, value?))));
+            }
+        }
+    }
+    all
+}
 
 impl<'s, S: Store> Draft<'s, S> {
     /// Whether what is asked for together is asked of the leader.
@@ -240,20 +269,20 @@ impl<'s, S: Store> Draft<'s, S> {
                 break;
             }
         }
-        let changed = self.elements.range::<Bytes, _>(&start..&end).count();
-        if changed > 0 {
-            self.look(changed + found.len())?;
-            if changed > TURN_ELEMENTS {
+        let changed = self.elements.range::<Bytes, _>(&start..&end);
+        let passed_over = changed.clone().count();
+        if passed_over > 0 {
+            let changed = changed.map(|(key, value)| (key.clone(), value.clone()));
+            let most = usize::try_from(limit).unwrap_or(usize::MAX);
+            found = if reverse {
+                merged(found, changed.rev(), most, |a, b| b.cmp(a))
+            } else {
+                merged(found, changed, most, |a, b| a.cmp(b))
+            };
+            self.look(found.len() + passed_over / PASSED_OVER)?;
+            if found.len().max(passed_over / PASSED_OVER) > TURN_ELEMENTS {
                 tokio::task::yield_now().await;
             }
-            let mut all: BTreeMap<Bytes, Bytes> = found.into_iter().collect();
-            for (key, value) in self.elements.range::<Bytes, _>(&start..&end) {
-                match value {
-                    Some(value) => drop(all.insert(key.clone(), value.clone())),
-                    None => drop(all.remove(key)),
-                }
-            }
-            found = if reverse { all.into_iter().rev().collect() } else { all.into_iter().collect() };
         }
         found.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
         Ok(found)
@@ -338,5 +367,45 @@ impl<'s, S: Store> Draft<'s, S> {
     /// Whether something was refused because there is no room for what others and it read and make.
     pub fn lacks_room(&self) -> bool {
         self.gathered.lacks_room()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn changes_over_what_is_stored_are_what_a_map_would_have(
+            stored in prop::collection::btree_map(0u8..40, 0u8..5, 0..20),
+            changed in prop::collection::btree_map(0u8..40, prop::option::of(5u8..9), 0..20),
+            most in 0usize..30,
+            reverse in any::<bool>(),
+        ) {
+            let bytes = |n: u8| Bytes::from(vec![n]);
+            let mut map: BTreeMap<u8, u8> = stored.clone();
+            for (key, value) in &changed {
+                match value {
+                    Some(value) => drop(map.insert(*key, *value)),
+                    None => drop(map.remove(key)),
+                }
+            }
+            let mut expected: Vec<_> = map.into_iter().map(|(k, v)| (bytes(k), bytes(v))).collect();
+            let mut stored: Vec<_> = stored.into_iter().map(|(k, v)| (bytes(k), bytes(v))).collect();
+            let changed = changed.into_iter().map(|(k, v)| (bytes(k), v.map(bytes)));
+            let found = if reverse {
+                expected.reverse();
+                stored.reverse();
+                merged(stored, changed.rev(), most, |a, b| b.cmp(a))
+            } else {
+                merged(stored, changed, most, |a, b| a.cmp(b))
+            };
+            expected.truncate(most);
+            prop_assert_eq!(found, expected);
+        }
     }
 }
