@@ -293,6 +293,10 @@ impl Nemesis {
 
     /// A copy of a server's directories while it runs, as a snapshot of the volume makes it.
     fn copy(&mut self, cluster: &Cluster, name: &str, now_ns: u64) {
+        // (What a wipe has left would be refused whenever it is put back.)
+        if self.down.contains(name) || self.wipes.partly.contains(name) {
+            return;
+        }
         let disk = &cluster.host(name).disk;
         if let Ok(copy) = files(disk, &[DATA_DIR, LOG_DIR]) {
             self.wipes.copies.insert(name.to_owned(), (now_ns, copy));
