@@ -54,6 +54,10 @@ pub enum Command {
     Load(LoadArgs),
     /// Create a table
     CreateTable(CreateTableArgs),
+    /// Change options of a table that is in use
+    AlterTable(AlterTableArgs),
+    /// Drop a table, with all its records
+    DropTable(DropTableArgs),
     /// List the tables
     Tables(Connection),
     /// Show the state of the cluster
@@ -707,6 +711,36 @@ pub struct CreateTableArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(group(clap::ArgGroup::new("change").required(true).multiple(true).args(["filter_inserts", "compression"])))]
+pub struct AlterTableArgs {
+    pub name: String,
+    /// See create-table
+    #[arg(long, value_name = "on|off")]
+    pub filter_inserts: Option<Switch>,
+    /// Of blocks on disk. What is stored is rewritten as it is compacted
+    #[arg(long, value_enum)]
+    pub compression: Option<BlockCompression>,
+    #[command(flatten)]
+    pub connection: Connection,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum Switch {
+    On,
+    Off,
+}
+
+#[derive(Debug, Args)]
+pub struct DropTableArgs {
+    pub name: String,
+    /// Do not ask
+    #[arg(long)]
+    pub yes: bool,
+    #[command(flatten)]
+    pub connection: Connection,
+}
+
+#[derive(Debug, Args)]
 pub struct StatusArgs {
     /// Print the whole document as JSON
     #[arg(long)]
@@ -901,6 +935,8 @@ mod tests {
             "admin recover --yes --without-sstable 2,3 --accept-loss --server h:1",
             "admin recover --yes --with-load 0-3-1,2-3-1 --without-load 1-3-2",
             "create-table t --filter-inserts",
+            "alter-table t --filter-inserts off --compression zstd",
+            "drop-table t --yes --server h:1",
             "ycsb load --records 1000",
             "ycsb run --workload a --records 1000 --operations 1000 --threads 8 --mode bda --distribution zipfian --theta 0.99 --grpc h:1",
             "ycsb update --share 0.05 --embedded --cluster f --cache off --coalesce off",

@@ -7,7 +7,7 @@ use sextant_common::configuration::{ConfigurationChange, PartitionFormat};
 use sextant_common::error::{Error, Result};
 use sextant_common::ids::{NodeId, PartitionId, TableId};
 use sextant_common::limits;
-use sextant_common::manifest::{TableInfo, TableOptions};
+use sextant_common::manifest::{OptionsChange, TableInfo, TableOptions};
 use sextant_common::recovery::{RecoveredPartition, RecoveryOrder};
 use sextant_proto::v1;
 
@@ -16,6 +16,9 @@ use crate::retry::{Repeat, timed};
 
 /// A flush or a compaction moves gigabytes: it may take this long, whatever the client's deadline.
 const MAINTENANCE_DEADLINE: Duration = Duration::from_secs(600);
+
+/// Partitions wait for leases to run out, and flush, whatever the client's deadline.
+const CHANGE_DEADLINE: Duration = Duration::from_secs(120);
 
 /// A shorter lease takes effect when the longer ones are over.
 const CONFIGURE_DEADLINE: Duration = Duration::from_secs(60);
@@ -52,6 +55,41 @@ impl Client {
                 })
                 .await?;
             Ok((TableId(reply.id), reply.created))
+        })
+    }
+
+    /// Drops a table with all its records; whether there was one. Its name is free then. However often it is tried, no other table goes
+    /// than the one that has the name when this is called.
+    pub fn drop_table<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<bool>> {
+        Box::pin(async move {
+            limits::check_table_name(name)?;
+            let there = self.list_tables().await?.into_iter().find(|table| table.name == name);
+            let id = there.map_or(TableId(0), |table| table.id);
+            let request = v1::KvDropTableRequest { name: name.to_owned(), id: Some(id.0) };
+            self.with_attempt_timeout(CHANGE_DEADLINE)
+                .call(Repeat::Harmless, CHANGE_DEADLINE, async |channel, limit| {
+                    Ok(kv(channel).drop_table(timed(request.clone(), limit)).await?.into_inner())
+                })
+                .await?;
+            Ok(id.0 > 0)
+        })
+    }
+
+    /// Changes options of a table that is in use; all of them, as they are then.
+    pub fn alter_table<'a>(
+        &'a self,
+        name: &'a str,
+        change: &'a OptionsChange,
+    ) -> BoxFuture<'a, Result<TableOptions>> {
+        Box::pin(async move {
+            let request = v1::KvAlterTableRequest::of(name, change);
+            let reply = self
+                .with_attempt_timeout(CHANGE_DEADLINE)
+                .call(Repeat::Harmless, CHANGE_DEADLINE, async |channel, limit| {
+                    Ok(kv(channel).alter_table(timed(request.clone(), limit)).await?.into_inner())
+                })
+                .await?;
+            reply.options.unwrap_or_default().try_into()
         })
     }
 

@@ -70,7 +70,7 @@ pub use sextant_common::error::{Error, ErrorKind, Result};
 pub use sextant_common::expiry::Tick;
 pub use sextant_common::ids::{LoadId, NodeId, PartitionId, Seq, TableId};
 pub use sextant_common::load::LoadName;
-pub use sextant_common::manifest::{TableInfo, TableOptions};
+pub use sextant_common::manifest::{Compression, OptionsChange, TableInfo, TableOptions};
 pub use sextant_common::marks::{Kind, Marks};
 pub use sextant_common::operation::{
     Condition, Effect, Expected, Lifetime, LifetimeTest, Misfit, OpOutcome, Operation, ReadMode, Record,

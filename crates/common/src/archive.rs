@@ -43,7 +43,7 @@ pub struct LogPage {
     pub groups: Vec<LogGroup>,
     /// That the groups write.
     pub tables: Vec<LogTable>,
-    /// The last entry is a bulk load, whose records are in no log.
+    /// The last entry is a bulk load, whose records are in no log, or the end of a table.
     pub ends_by_load: bool,
     /// The leader has nothing up to this time beyond `to`, by its clock; 0: not known.
     pub complete_until_ms: u64,

@@ -90,6 +90,26 @@ pub struct EnsureTable {
     pub id: Option<TableId>,
 }
 
+/// A table is changed in a partition, or dropped from it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChangeTable {
+    pub term: u64,
+    pub table: TableId,
+    /// What the next write would get: so nothing was written that the leader does not know of.
+    pub next_seq: u64,
+    /// Of the active memtable: nothing was frozen that the leader does not know of.
+    pub generation: Generation,
+    pub alteration: Alteration,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Alteration {
+    /// It is gone, with everything that it has. Nothing is written to it after this entry.
+    Drop,
+    /// It has these options. Its memtable is empty, and all before are flushed.
+    Options(TableOptions),
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpenSession {
     pub term: u64,

@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::ids::PartitionId;
 
 /// The newest format of a partition that this version reads and writes. 0: all that a log said before there were formats.
-pub const FORMAT_NEWEST: u32 = 1;
+pub const FORMAT_NEWEST: u32 = 2;
 
 /// What a partition's log may say only from a certain format on: an older server cannot go on when it meets it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +20,8 @@ pub enum Feature {
     Cut,
     /// Tables that are compressed with Zstd.
     Zstd,
+    /// Tables are dropped, and get other options.
+    ChangeTable,
 }
 
 impl Feature {
@@ -27,6 +29,7 @@ impl Feature {
     pub fn format(self) -> u32 {
         match self {
             Feature::Load | Feature::Cut | Feature::Zstd => 1,
+            Feature::ChangeTable => 2,
         }
     }
 }

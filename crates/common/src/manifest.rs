@@ -35,7 +35,7 @@ pub enum Compression {
     Zstd,
 }
 
-/// Options of a table, fixed when it is created.
+/// Options of a table. Where its keys are is fixed when it is created; the rest can be changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TableOptions {
@@ -51,6 +51,23 @@ impl TableOptions {
     /// As a prefix: keys begin with the length of another key (u16, big-endian) and that key, and are placed where a table without
     /// options has it. For elements of objects ([`crate::object`]).
     pub const BY_INNER_KEY: u32 = u32::MAX;
+}
+
+/// What is to be changed of them; None: as it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OptionsChange {
+    pub filter_inserts: Option<bool>,
+    pub compression: Option<Compression>,
+}
+
+impl OptionsChange {
+    pub fn applied_to(&self, options: &TableOptions) -> TableOptions {
+        TableOptions {
+            filter_inserts: self.filter_inserts.unwrap_or(options.filter_inserts),
+            compression: self.compression.unwrap_or(options.compression),
+            partition_prefix: options.partition_prefix,
+        }
+    }
 }
 
 /// The memtables of a table (by generation, both ends included) whose records an SSTable holds: for a compaction's
@@ -213,7 +230,7 @@ pub struct FlushRecord {
 /// How many flushes a manifest remembers. A p-node that missed more drops what it cached before.
 pub const FLUSH_RECORDS_MAX: usize = 64;
 
-/// A table (LSM-tree) as whoever routes its keys knows it. Fixed when the table is created.
+/// A table (LSM-tree) as whoever routes its keys knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TableInfo {
     pub id: TableId,

@@ -1,7 +1,7 @@
 //! What a snapshot of a partition carries, as plain data. What goes into it, and what is made of it, is in
 //! memtable-server `partition/snapshot.rs`; its bytes are made in proto `convert/snapshot.rs`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -10,7 +10,7 @@ use crate::configuration::Configuration;
 use crate::cut::Cut;
 use crate::expiry::Tick;
 use crate::ids::{Generation, LoadId, LogPosition, TableId};
-use crate::manifest::Manifest;
+use crate::manifest::{Manifest, TableInfo};
 use crate::operation::RecordedOutcome;
 
 /// What is remembered of a session's requests, so that a retry takes effect once.
@@ -63,9 +63,42 @@ pub struct Snapshot<S> {
     pub cuts: HeldCuts,
     /// The newest that were adopted, oldest first.
     pub loads: Vec<LoadId>,
+    pub dropped: DroppedTables,
 }
 
-/// The cuts of a partition, and up to which index of the log its entries have made them: those are not applied again by a replay.
+/// Tables that a partition has no more, or never had and never will.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DroppedTables {
+    /// All of them. None comes back.
+    pub ids: BTreeSet<TableId>,
+    /// What the newest of those that were there were called, oldest first: for who reads the log before their end.
+    pub newest: VecDeque<TableInfo>,
+}
+
+/// So many are described.
+const DESCRIBED_MAX: usize = 1024;
+
+impl DroppedTables {
+    /// `table` None: it was never there.
+    pub fn add(&mut self, id: TableId, table: Option<TableInfo>) {
+        self.ids.insert(id);
+        self.newest.extend(table);
+        while self.newest.len() > DESCRIBED_MAX {
+            self.newest.pop_front();
+        }
+    }
+
+    pub fn has(&self, id: TableId) -> bool {
+        self.ids.contains(&id)
+    }
+
+    pub fn described(&self, id: TableId) -> Option<&TableInfo> {
+        self.newest.iter().find(|table| table.id == id)
+    }
+}
+
+/// The cuts of a partition, and up to which index of the log its entries have made them: those are not applied again by a replay,
+/// nor are those that make, change or drop tables.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HeldCuts {
     pub applied: u64,
@@ -75,10 +108,10 @@ pub struct HeldCuts {
 impl<S> Snapshot<S> {
     /// The same with the sessions in another shape.
     pub fn map_sessions<T>(self, map: impl FnOnce(S) -> T) -> Snapshot<T> {
-        let Self { checkpoint, manifest, next_table, configuration, cuts, loads } = self;
+        let Self { checkpoint, manifest, next_table, configuration, cuts, loads, dropped } = self;
         let Checkpoint { at, next_seq, time_ms, tick, generations, sessions, membership } = checkpoint;
         let sessions = map(sessions);
         let checkpoint = Checkpoint { at, next_seq, time_ms, tick, generations, sessions, membership };
-        Snapshot { checkpoint, manifest, next_table, configuration, cuts, loads }
+        Snapshot { checkpoint, manifest, next_table, configuration, cuts, loads, dropped }
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use sextant_common::ids::{ManifestVersion, PartitionId, TableId};
-use sextant_common::manifest::{ManifestDigest, TableInfo, TableOptions};
+use sextant_common::manifest::{ManifestDigest, OptionsChange, TableInfo, TableOptions};
 use sextant_common::operation::{Lane, Operation, Put, ReadMode, Record, WriteOutcome};
 use sextant_common::{Error, Result};
 use sextant_environment::Env;
@@ -24,6 +24,8 @@ use crate::tables::Tables;
 use crate::upstream::LargeReads;
 use crate::write::{BlindWrites, Writer};
 
+/// For dropping or altering a table: partitions flush, and wait for leases.
+const CHANGE_LIMIT: Duration = Duration::from_secs(120);
 /// How long a server may take for the release of leases: they end by themselves.
 const RELEASE_MAX: Duration = Duration::from_millis(300);
 
@@ -242,11 +244,33 @@ impl PNode {
         Box::pin(async move { self.parts.tables.create(name, options, self.core().deadline(None)).await })
     }
 
-    /// All tables that are known.
+    /// Drops a table with all its records; whether there was one. Its name is free then. `only`: that table, and no other one that has
+    /// the name by now. `deadline` None: two minutes.
+    pub fn drop_table<'a>(
+        &'a self,
+        name: &'a str,
+        only: Option<TableId>,
+        deadline: Option<Duration>,
+    ) -> BoxFuture<'a, Result<bool>> {
+        let limit = self.core().deadline(Some(deadline.unwrap_or(CHANGE_LIMIT)));
+        Box::pin(async move { self.parts.tables.drop_table(name, only, limit).await })
+    }
+
+    /// Changes options of a table; all of them, as they are then.
+    pub fn alter_table<'a>(
+        &'a self,
+        name: &'a str,
+        change: OptionsChange,
+        deadline: Option<Duration>,
+    ) -> BoxFuture<'a, Result<TableOptions>> {
+        let limit = self.core().deadline(Some(deadline.unwrap_or(CHANGE_LIMIT)));
+        Box::pin(async move { self.parts.tables.alter(name, change, limit).await })
+    }
+
+    /// All tables.
     pub fn tables(&self) -> BoxFuture<'_, Result<Vec<TableInfo>>> {
         Box::pin(async move {
-            // Sees to it that there was a manifest.
-            self.parts.tables.get("", self.core().deadline(None)).await?;
+            self.parts.tables.look(self.core().deadline(None)).await?;
             let all = self.core().views.tables.all();
             Ok(all.into_iter().map(Arc::unwrap_or_clone).collect())
         })

@@ -10,8 +10,8 @@ use std::time::Duration;
 use futures::future::{join_all, try_join_all};
 use parking_lot::Mutex;
 use sextant_common::cut::Cut;
-use sextant_common::ids::{ManifestVersion, PartitionId};
-use sextant_common::manifest::{Manifest, TableManifest};
+use sextant_common::ids::{DEFAULT_TABLE_NAME, ManifestVersion, PartitionId};
+use sextant_common::manifest::{Manifest, TableInfo, TableManifest};
 use sextant_common::{Error, ErrorKind, Result};
 use sextant_environment::env::error_of;
 use sextant_proto::v1;
@@ -76,6 +76,14 @@ impl Snapshot {
     pub fn of(&self, partition: PartitionId) -> Result<&OfPartition> {
         let of = self.cuts.get(partition.0 as usize);
         of.ok_or_else(|| Error::invalid(format!("there is no partition {partition}")))
+    }
+
+    /// The table that had this name then ("": the default table), if any of its partitions had it.
+    pub fn table(&self, name: &str) -> Option<TableInfo> {
+        let name = if name.is_empty() { DEFAULT_TABLE_NAME } else { name };
+        // (A partition may have an older one still: that was dropped.)
+        let named = self.cuts.iter().flat_map(|of| of.view.manifest.infos()).filter(|info| info.name == name);
+        named.max_by_key(|info| info.id)
     }
 }
 

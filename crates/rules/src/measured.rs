@@ -320,5 +320,6 @@ pub const SIMULATION: &[Simulated] = &[
     simulated("any-version-counts", "--seeds 1 --first 30001 --profile quiet", 1, [1, 0, 0], 1),
     simulated("load-under-lease", "--seeds 24 --first 70001 --themed", 21, [3, 6, 0], 2),
     simulated("load-keeps-ring", "--seeds 24 --first 70001 --themed", 10, [3, 2, 0], 1),
+    simulated("options-over-memtable", "--seeds 24 --first 70001", 22, [3, 0, 0], 5),
     simulated("versions-again", "--seeds 1 --first 30001 --profile quiet", 1, [1, 0, 0], 1),
 ];

@@ -54,6 +54,8 @@ pub enum ProbeEvent {
         /// So many of its replicas must be durable.
         required: usize,
     },
+    /// A replica's manifest has a table no more.
+    TableDropped { partition: PartitionId, table: TableId },
     /// A replica holds this, at a place of the log (term and index) or at a version (0 and that): every other one holds the same there.
     Held { partition: PartitionId, node: u64, what: &'static str, at: (u64, u64), digest: u64 },
     /// A leader and a holder mean different manifests by one version.

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use sextant_common::ids::TableId;
 use sextant_dev_cluster::{DevCluster, DevOptions, LocalConfig, Place, Placement, Role, Tuning as DevTuning};
 use sextant_environment::Env;
 use sextant_environment::config::{ClusterConfig, LeaseConfig};
@@ -219,6 +220,19 @@ impl Cluster {
         self.dev.relaunch(Role::Sstable, i).await.expect("the sstable server starts");
     }
 
+    /// Stops the first three servers of both tiers, and starts them again.
+    pub async fn restart_tiers(&mut self) {
+        for i in 0..3 {
+            self.stop_memtable(i).await;
+            self.stop_sstable(i).await;
+        }
+        for i in 0..3 {
+            self.start_sstable(i).await;
+            self.start_memtable(i).await;
+        }
+        self.ready().await;
+    }
+
     pub async fn stop_memtable(&mut self, i: usize) {
         self.dev.stop(Role::Memtable, i).await.expect("the memtable server stops");
     }
@@ -339,6 +353,33 @@ impl Cluster {
         let leader = &self.config.memtable[self.leader(partition as usize).await];
         let mut admin = AdminClient::new(self.tool(&leader.addr));
         admin.transfer(v1::TransferRequest { partition, to }).await.map(drop)
+    }
+
+    /// Creates a table in one partition only. Its id; 0: it was dropped.
+    pub async fn create_in(&self, partition: u32, name: &str, id: u32) -> TableId {
+        eventually("the partition has created the table", async || {
+            let leader = &self.config.memtable[self.leader(partition as usize).await];
+            let mut admin = AdminClient::new(self.tool(&leader.addr));
+            let request = v1::EnsureTableRequest { partition, name: name.to_owned(), options: None, id };
+            let reply = admin.ensure_table(request).await.ok()?.into_inner();
+            let is_decided =
+                matches!(reply.status(), v1::WriteStatus::WriteOk | v1::WriteStatus::WriteUnknownTable);
+            is_decided.then_some(TableId(reply.id))
+        })
+        .await
+    }
+
+    /// Drops a table in one partition only.
+    pub async fn drop_in(&self, partition: u32, table: TableId) {
+        eventually("the partition has dropped the table", async || {
+            let leader = &self.config.memtable[self.leader(partition as usize).await];
+            let mut admin = AdminClient::new(self.tool(&leader.addr));
+            let change = Some(v1::change_table_request::Change::Drop(v1::DropTable {}));
+            let request = v1::ChangeTableRequest { partition, id: table.0, change };
+            let reply = admin.change_table(request).await.ok()?.into_inner();
+            (reply.status() == v1::WriteStatus::WriteOk).then_some(())
+        })
+        .await;
     }
 
     /// Freeze, flush, compact or drain, at every memtable server, until it has been done in all partitions. `table`: of all but the last.

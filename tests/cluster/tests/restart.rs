@@ -20,29 +20,17 @@ async fn check(cluster: &Cluster, table: &str, from: u64, to: u64) {
     }
 }
 
-async fn restart(c: &mut Cluster) {
-    for i in 0..3 {
-        c.stop_memtable(i).await;
-        c.stop_sstable(i).await;
-    }
-    for i in 0..3 {
-        c.start_sstable(i).await;
-        c.start_memtable(i).await;
-    }
-    c.ready().await;
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_restart_of_everything_loses_nothing() {
     let mut c = Cluster::start(Options { partitions: 3, ..Options::default() }).await;
     put(&c, "default", 0, 150).await;
     c.maintain(Maintenance::Flush, "").await;
     put(&c, "default", 150, 300).await;
-    restart(&mut c).await;
+    c.restart_tiers().await;
     check(&c, "default", 0, 300).await;
     put(&c, "default", 300, 320).await;
     c.maintain(Maintenance::Compact, "").await;
-    restart(&mut c).await;
+    c.restart_tiers().await;
     check(&c, "default", 0, 320).await;
     c.shutdown().await;
 }
@@ -62,7 +50,7 @@ async fn replay_skips_the_table_that_was_flushed_while_others_hold_the_log() {
         put(&c, table, 20, 60).await;
     }
     c.maintain(Maintenance::Flush, "fast").await;
-    restart(&mut c).await;
+    c.restart_tiers().await;
     let leader = c.leader(0).await;
     let recovery = &c.status(leader)["recovery"];
     assert_eq!(recovery["replayed_writes"], 80, "the two tables that were not flushed: {recovery}");

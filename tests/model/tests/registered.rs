@@ -100,6 +100,16 @@ fn drops_beside_the_cache() {
     assert_none(Bounds { writes: 1, kinds: vec![Insert], ..drops });
 }
 
+/// What the servers do: what memtables hold goes with the table.
+#[test]
+fn drops_while_no_lease_lives() {
+    let drops = |beginning| Bounds { adopted: true, loaded: Cell::NOTHING, ..a_load(beginning) };
+    assert_none(Bounds { cache: true, grace: true, ..drops(VALUES) });
+    assert_none(Bounds { failovers: 1, ..drops(VALUES) });
+    assert_none(Bounds { writes: 1, freezes: 1, kinds: vec![Update, Insert], ..drops(VALUES) });
+    assert_none(Bounds { writes: 1, failovers: 1, kinds: vec![Insert], ..drops(Cell::NOTHING) });
+}
+
 /// The published seq may be loaded before the bit is set: the slot's seq is compared with what was loaded. A fresh leader answers
 /// nothing before all that it found is published. And a load waits for its own ring entries anyway.
 #[test]

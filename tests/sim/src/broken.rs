@@ -102,6 +102,9 @@ const THEMES: [(&str, Scene); 27] = [
     ("tick-not-published", Scene::RefusedProposals),
 ];
 
+/// Those that only a change of a table shows.
+const CHANGES: [&str; 1] = ["options-over-memtable"];
+
 /// Runs the mutants and prints a table (Markdown). Whether each was caught.
 pub fn broken(options: &ManyOptions, mutants: &[Mutant]) -> std::io::Result<bool> {
     let started_ns = real_ns();
@@ -112,6 +115,9 @@ pub fn broken(options: &ManyOptions, mutants: &[Mutant]) -> std::io::Result<bool
         let name = mutant.name();
         let mut arguments = options.arguments.clone();
         arguments.extend(["--mutant".to_owned(), name.to_owned()]);
+        if CHANGES.contains(&name) {
+            arguments.push("--changes".to_owned());
+        }
         let theme = THEMES.iter().find(|(of, _)| options.themed && *of == name);
         if let Some((_, scene)) = theme {
             arguments.extend(["--theme".to_owned(), scene.name().to_owned()]);

@@ -7,6 +7,7 @@
 //! * Replicas agree: what a checkpoint, the manifest and the configuration carry is the same at the same place on every server,
 //!   whether it came about there or was read from a snapshot.
 //! * A p-node and its leader mean the same manifest by a version.
+//! * No usable view has a table that was dropped.
 //! * A table that a manifest names is durable on as many of the sstable servers as the operator demands.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -81,6 +82,8 @@ struct Group {
     bits: BTreeMap<(u64, u64), Vec<Bit>>,
     /// By table and generation: the hashes.
     published_bits: BTreeMap<(TableId, Generation), Vec<u64>>,
+    /// Tables (LSM-trees) that are gone.
+    dropped: BTreeSet<TableId>,
     /// Tables that a manifest has named.
     named: BTreeSet<SstId>,
     /// What replicas hold: by name and place, of whom it was first heard, and what.
@@ -158,6 +161,9 @@ impl Invariants {
                     )
                 })
             }
+            ProbeEvent::TableDropped { partition, table } => {
+                self.group(partition).table_dropped(partition, table, now_ns)
+            }
             ProbeEvent::Held { partition, node, what, at, digest } => {
                 let (other, held) = *self.group(partition).held.entry((what, at)).or_insert((node, digest));
                 (held != digest).then(|| {
@@ -197,6 +203,11 @@ impl Invariants {
                 };
                 let group = self.group(partition);
                 let lacks = group.lacking(&view, now_ns).map(|bit| lacking(partition, &view, bit, now_ns));
+                let gone = view.flushed.keys().find(|table| group.dropped.contains(*table));
+                let has = gone
+                    .filter(|_| view.is_usable(now_ns))
+                    .map(|table| has_dropped(partition, &view, *table));
+                let lacks = lacks.or(has);
                 group.views.retain(|v| v.host != teller.host);
                 group.views.push(view);
                 lacks
@@ -232,6 +243,7 @@ impl Invariants {
             | ProbeEvent::LoadHeld { .. }
             | ProbeEvent::Committed { .. }
             | ProbeEvent::BitsLeft { .. }
+            | ProbeEvent::TableDropped { .. }
             | ProbeEvent::TablesChanged { .. } => {}
             ProbeEvent::Published { .. } => seen.published += 1,
             ProbeEvent::LeaseGranted { .. } => seen.leases += 1,
@@ -307,6 +319,14 @@ impl Group {
         ))
     }
 
+    /// Nobody uses a view that has it.
+    fn table_dropped(&mut self, partition: PartitionId, table: TableId, now_ns: u64) -> Option<String> {
+        self.dropped.insert(table);
+        self.published_bits.retain(|(of, _), _| *of != table);
+        let has = self.views.iter().find(|v| v.flushed.contains_key(&table) && v.is_usable(now_ns));
+        has.map(|view| has_dropped(partition, view, table))
+    }
+
     /// The bits of an entry that was just published are in every usable view.
     fn bits_published(
         &mut self,
@@ -316,7 +336,8 @@ impl Group {
         now_ns: u64,
     ) -> Option<String> {
         let term = self.logs.get(&node)?.get(&index)?.term;
-        let bits = self.bits.get(&(index, term))?.clone();
+        let mut bits = self.bits.get(&(index, term))?.clone();
+        bits.retain(|(table, ..)| !self.dropped.contains(table));
         for (table, generation, hash) in &bits {
             self.published_bits.entry((*table, *generation)).or_default().push(*hash);
         }
@@ -351,6 +372,13 @@ impl View {
             !self.has_flushed(*table, *generation) && !self.filters.contains(*table, *hash)
         })
     }
+}
+
+fn has_dropped(partition: PartitionId, view: &View, table: TableId) -> String {
+    format!(
+        "invariant: partition {partition}: {}'s usable view of epoch {} has table {table}, which was dropped",
+        view.name, view.epoch
+    )
 }
 
 fn lacking(partition: PartitionId, view: &View, (table, generation, hash): Bit, now_ns: u64) -> String {

@@ -92,7 +92,7 @@ fn many_options(
                 many.minima &= argument == "--mutant" || value == "mixed";
                 many.arguments.extend([argument, value]);
             }
-            "--wipes" | "--no-wipes" | "--no-modes" => {
+            "--wipes" | "--no-wipes" | "--no-modes" | "--changes" => {
                 // Rarer then is something that the minima count.
                 many.minima = false;
                 many.arguments.push(argument);
@@ -107,10 +107,10 @@ fn many_options(
 
 #[cfg(feature = "simulation")]
 const USAGE: &str = "\
-usage: sextant-sim --seed N [--profile mixed|quiet|lying-clocks] [--theme SCENE] [--wipes|--no-wipes] [--no-modes] [--mutant NAME]
+usage: sextant-sim --seed N [--profile mixed|quiet|lying-clocks] [--theme SCENE] [--wipes|--no-wipes] [--no-modes] [--changes] [--mutant NAME]
                    [--no-invariants] [--trace] [--history FILE]
        sextant-sim many --seeds N [--first S] [--twice] [--jobs J] [--limit-seconds L] [--json FILE] [--profile P] [--theme SCENE]
-                        [--wipes|--no-wipes] [--no-modes] [--mutant M] [--mutants all|M,M.. [--themed]] [--no-invariants]
+                        [--wipes|--no-wipes] [--no-modes] [--changes] [--mutant M] [--mutants all|M,M.. [--themed]] [--no-invariants]
 
   --theme SCENE    a scene that runs come back to, whatever their seeds say
   --trace          every event on stderr
@@ -118,6 +118,7 @@ usage: sextant-sim --seed N [--profile mixed|quiet|lying-clocks] [--theme SCENE]
   --wipes          in every run memtable servers lose their memory, and followers that need a snapshot have no room for it; in half of
                    them otherwise, and in none with --no-wipes: in these voters change
   --no-modes       the operator does not change the mode of leases and the bound on drift
+  --changes        in every run tables are dropped, made and altered; in a third of them otherwise
   --themed         each mutant with the scene that it is about, if there is one
   --mutants        broken builds, each on seed after seed until it is caught: a table
   RUST_LOG=debug   the servers' logs on stderr";
@@ -131,6 +132,7 @@ fn options(mut arguments: impl Iterator<Item = String>) -> Result<sextant_sim::O
         theme: None,
         wipes: None,
         modes: None,
+        changes: false,
         mutant: None,
         invariants: true,
         trace: false,
@@ -160,6 +162,7 @@ fn options(mut arguments: impl Iterator<Item = String>) -> Result<sextant_sim::O
             "--wipes" => options.wipes = Some(true),
             "--no-wipes" => options.wipes = Some(false),
             "--no-modes" => options.modes = Some(false),
+            "--changes" => options.changes = true,
             "--no-invariants" => options.invariants = false,
             "--trace" => options.trace = true,
             "--history" => options.history = Some(value()?.into()),

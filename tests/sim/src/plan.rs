@@ -177,6 +177,8 @@ pub struct Plan {
     pub objects: usize,
     /// Clients that load in bulk.
     pub loads: usize,
+    /// Clients that change, drop and make tables.
+    pub changes: usize,
 }
 
 pub const MEMTABLE_SERVERS: usize = 3;
@@ -228,6 +230,12 @@ impl Plan {
             0 => 2,
             1 | 2 => 1,
             _ => usize::from(themed),
+        };
+        // The same.
+        self.changes = match rng.u64(0..6) {
+            _ if self.profile == Profile::LyingClocks => 0,
+            0 | 1 => 1,
+            _ => 0,
         };
         self
     }
@@ -330,6 +338,7 @@ impl Plan {
             modes: false,
             objects: 0,
             loads: 0,
+            changes: 0,
             clients: rng.usize(3..=6),
             hot_keys: rng.u64(2..=6),
             cold_keys: rng.u64(40..=120),

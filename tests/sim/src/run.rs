@@ -42,6 +42,8 @@ pub struct Options {
     pub wipes: Option<bool>,
     /// Whether modes of leases and bounds on drift change. None: they do.
     pub modes: Option<bool>,
+    /// Whether tables change in any case.
+    pub changes: bool,
     pub mutant: Option<Mutant>,
     pub invariants: bool,
     pub trace: bool,
@@ -58,11 +60,12 @@ pub fn run(options: &Options) -> Report {
     sextant_raft_log::seed_openraft(options.seed);
     let mut rng = fastrand::Rng::with_seed(mix(options.seed, 1));
     let mut of_memory = fastrand::Rng::with_seed(mix(options.seed, 4));
-    let plan = Plan::new(&mut rng, options.profile, options.theme).with(
+    let mut plan = Plan::new(&mut rng, options.profile, options.theme).with(
         &mut of_memory,
         options.wipes,
         options.modes,
     );
+    plan.changes = plan.changes.max(usize::from(options.changes));
     let lies = options.profile == Profile::LyingClocks;
     let world = World::new(options.seed, options.trace, Invariants::new(options.invariants, !lies));
     world.note(&format!("{plan:?}"));
@@ -157,6 +160,7 @@ enum Kind {
     Snapshots,
     Objects,
     Loads,
+    Changes,
 }
 
 fn drive(
@@ -185,6 +189,7 @@ fn drive(
     let kinds = std::iter::repeat_n(Kind::Registers, plan.clients).chain(others);
     let kinds = kinds.chain(std::iter::repeat_n(Kind::Objects, plan.objects));
     let kinds = kinds.chain(std::iter::repeat_n(Kind::Loads, plan.loads));
+    let kinds = kinds.chain(std::iter::repeat_n(Kind::Changes, plan.changes));
     for (number, kind) in kinds.enumerate() {
         let name = format!("c{}", number + 1);
         let host = client_host(world, 400 + number, &name);
@@ -202,6 +207,7 @@ fn drive(
                 Kind::Snapshots => workload::snapshots(shared, host, number).await,
                 Kind::Objects => workload::objects(shared, host, number).await,
                 Kind::Loads => workload::loads(shared, host, number).await,
+                Kind::Changes => workload::changes(shared, host, number).await,
             }
             Ok(())
         });

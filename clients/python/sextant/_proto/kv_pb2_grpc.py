@@ -84,6 +84,16 @@ class KvStub(object):
                 request_serializer=sextant_dot___proto_dot_kv__pb2.KvListTablesRequest.SerializeToString,
                 response_deserializer=sextant_dot___proto_dot_kv__pb2.KvListTablesReply.FromString,
                 _registered_method=True)
+        self.DropTable = channel.unary_unary(
+                '/sextant.v1.Kv/DropTable',
+                request_serializer=sextant_dot___proto_dot_kv__pb2.KvDropTableRequest.SerializeToString,
+                response_deserializer=sextant_dot___proto_dot_kv__pb2.KvDropTableReply.FromString,
+                _registered_method=True)
+        self.AlterTable = channel.unary_unary(
+                '/sextant.v1.Kv/AlterTable',
+                request_serializer=sextant_dot___proto_dot_kv__pb2.KvAlterTableRequest.SerializeToString,
+                response_deserializer=sextant_dot___proto_dot_kv__pb2.KvAlterTableReply.FromString,
+                _registered_method=True)
         self.OpenSession = channel.unary_unary(
                 '/sextant.v1.Kv/OpenSession',
                 request_serializer=sextant_dot___proto_dot_kv__pb2.KvOpenSessionRequest.SerializeToString,
@@ -176,6 +186,21 @@ class KvServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DropTable(self, request, context):
+        """A table and all its records are gone, everywhere, when it returns; its name is free. Idempotent. Refused for the default table
+        and those of Redis' databases. The space comes back a little later.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AlterTable(self, request, context):
+        """Changes options of a table that is in use; in effect everywhere when it returns. Writes of each partition wait for a moment.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def OpenSession(self, request, context):
         """Registers a session in every partition; with it a retried write takes effect once.
         """
@@ -261,6 +286,16 @@ def add_KvServicer_to_server(servicer, server):
                     servicer.ListTables,
                     request_deserializer=sextant_dot___proto_dot_kv__pb2.KvListTablesRequest.FromString,
                     response_serializer=sextant_dot___proto_dot_kv__pb2.KvListTablesReply.SerializeToString,
+            ),
+            'DropTable': grpc.unary_unary_rpc_method_handler(
+                    servicer.DropTable,
+                    request_deserializer=sextant_dot___proto_dot_kv__pb2.KvDropTableRequest.FromString,
+                    response_serializer=sextant_dot___proto_dot_kv__pb2.KvDropTableReply.SerializeToString,
+            ),
+            'AlterTable': grpc.unary_unary_rpc_method_handler(
+                    servicer.AlterTable,
+                    request_deserializer=sextant_dot___proto_dot_kv__pb2.KvAlterTableRequest.FromString,
+                    response_serializer=sextant_dot___proto_dot_kv__pb2.KvAlterTableReply.SerializeToString,
             ),
             'OpenSession': grpc.unary_unary_rpc_method_handler(
                     servicer.OpenSession,
@@ -558,6 +593,60 @@ class Kv(object):
             '/sextant.v1.Kv/ListTables',
             sextant_dot___proto_dot_kv__pb2.KvListTablesRequest.SerializeToString,
             sextant_dot___proto_dot_kv__pb2.KvListTablesReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DropTable(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sextant.v1.Kv/DropTable',
+            sextant_dot___proto_dot_kv__pb2.KvDropTableRequest.SerializeToString,
+            sextant_dot___proto_dot_kv__pb2.KvDropTableReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AlterTable(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sextant.v1.Kv/AlterTable',
+            sextant_dot___proto_dot_kv__pb2.KvAlterTableRequest.SerializeToString,
+            sextant_dot___proto_dot_kv__pb2.KvAlterTableReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -17,7 +17,7 @@ use super::time_text;
 pub enum End {
     /// There is nothing more.
     Newest,
-    /// A bulk load came next.
+    /// A bulk load came next, or the end of a table.
     Load,
     /// What came next is not there, but later entries are.
     Gap,
@@ -41,7 +41,7 @@ impl fmt::Display for End {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             End::Newest => "what came next is not archived",
-            End::Load => "a bulk load came next, which no log has",
+            End::Load => "a bulk load came next, or a table was dropped, which no log has",
             End::Gap => "what came next is missing, a gap",
             End::NoPosition => "an older version made the backup, and did not say where in the log it stands",
         })

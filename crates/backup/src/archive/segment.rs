@@ -35,7 +35,7 @@ pub struct Name {
     pub from_ms: u64,
     /// What comes after it is later than this.
     pub until_ms: u64,
-    /// Its last entry is a bulk load.
+    /// Its last entry is a bulk load, or the end of a table.
     pub ends_by_load: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Tables and maintenance.
+//! Maintenance.
 
 use std::io::Write;
 
@@ -7,12 +7,9 @@ use sextant_client::{
     RecoveryOutcome,
 };
 use sextant_common::ids::{NodeId, PartitionId};
-use sextant_common::manifest::{Compression, TableOptions};
 
 use super::client;
-use crate::args::{
-    AdminCommand, Connection, CreateTableArgs, RaiseFormatArgs, RecoverArgs, TransferArgs, VotersArgs,
-};
+use crate::args::{AdminCommand, RaiseFormatArgs, RecoverArgs, TransferArgs, VotersArgs};
 use crate::exit::{CommandResult, Failure};
 
 pub async fn run(command: AdminCommand) -> CommandResult {
@@ -153,37 +150,4 @@ fn report(what: &str, done: &Maintenance) -> CommandResult {
         writeln!(std::io::stdout(), "{what}: partitions {}", list.join(" "))?;
     }
     if done.errors.is_empty() { Ok(()) } else { Err(Failure::error(done.errors.join("; "))) }
-}
-
-pub async fn create_table(args: CreateTableArgs) -> CommandResult {
-    let options = TableOptions {
-        filter_inserts: args.filter_inserts,
-        partition_prefix: args.partition_prefix,
-        compression: args.compression.into(),
-    };
-    let (id, created) = client(&args.connection).await?.create_table(&args.name, &options).await?;
-    let verb = if created { "created" } else { "exists already" };
-    writeln!(std::io::stdout(), "table {} ({id}) {verb}", args.name)?;
-    Ok(())
-}
-
-pub async fn tables(connection: Connection) -> CommandResult {
-    let mut stdout = std::io::stdout().lock();
-    for table in client(&connection).await?.list_tables().await? {
-        let o = &table.options;
-        write!(stdout, "{}\t{}", table.id, table.name)?;
-        if o.filter_inserts {
-            write!(stdout, "\tfilter_inserts")?;
-        }
-        if o.partition_prefix > 0 {
-            write!(stdout, "\tpartition_prefix {}", o.partition_prefix)?;
-        }
-        match o.compression {
-            Compression::None => write!(stdout, "\tuncompressed")?,
-            Compression::Lz4 => {}
-            Compression::Zstd => write!(stdout, "\tzstd")?,
-        }
-        writeln!(stdout)?;
-    }
-    Ok(())
 }

@@ -13,6 +13,7 @@ pub mod kv;
 pub mod load;
 pub mod server;
 pub mod status;
+pub mod tables;
 pub mod user;
 pub mod ycsb;
 

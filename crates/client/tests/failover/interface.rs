@@ -3,7 +3,7 @@
 use sextant_client::{Client, ClientOptions, Condition, Effect, Expected, Operation, ScanOptions};
 use sextant_common::ErrorKind;
 use sextant_common::ids::Seq;
-use sextant_common::manifest::TableOptions;
+use sextant_common::manifest::{OptionsChange, TableOptions};
 
 use super::server::Fault;
 use super::{Cluster, cluster};
@@ -53,6 +53,7 @@ async fn faults_of_the_request_are_found_here() {
         client.put("", vec![0; 16 * 1024 + 1], "v").await.unwrap_err(),
         client.put("", "k", vec![0; 8 * 1024 * 1024 + 1]).await.unwrap_err(),
         client.create_table("bad name", &Default::default()).await.unwrap_err(),
+        client.drop_table("bad name").await.unwrap_err(),
     ] {
         assert_eq!(error.kind, ErrorKind::Invalid);
     }
@@ -76,6 +77,8 @@ fn all_futures_are_send() {
         check(client.scan("", ScanOptions::default()).collect_records());
         check(client.create_table("t", options));
         check(client.list_tables());
+        check(client.drop_table("t"));
+        check(client.alter_table("t", &OptionsChange::default()));
         check(client.status());
         check(client.flush(None));
     }

@@ -309,6 +309,20 @@ impl Kv for FakeServer {
         Ok(Response::new(v1::KvCreateTableReply { id: 2, created: true }))
     }
 
+    async fn drop_table(
+        &self,
+        _: Request<v1::KvDropTableRequest>,
+    ) -> Result<Response<v1::KvDropTableReply>, Status> {
+        Ok(Response::new(v1::KvDropTableReply { dropped: true }))
+    }
+
+    async fn alter_table(
+        &self,
+        _: Request<v1::KvAlterTableRequest>,
+    ) -> Result<Response<v1::KvAlterTableReply>, Status> {
+        Ok(Response::new(v1::KvAlterTableReply { options: None }))
+    }
+
     async fn list_tables(
         &self,
         _: Request<v1::KvListTablesRequest>,

@@ -17,8 +17,8 @@ use sextant_proto::convert::command::Logged;
 pub use configuration::{Configuration, ConfigurationRules};
 pub use group::{Group, RequestResult, TableWrites, Write};
 pub use sextant_common::command::{
-    Compaction, Configure, CutPoint, EndCut, EnsureTable, Flush, Freeze, Load, OpenCut, OpenSession,
-    Placement, Relocation, Tick,
+    Alteration, ChangeTable, Compaction, Configure, CutPoint, EndCut, EnsureTable, Flush, Freeze, Load,
+    OpenCut, OpenSession, Placement, Relocation, Tick,
 };
 
 const VERSION: u8 = 1;
@@ -44,6 +44,8 @@ const KIND_OF_FORMAT_0_MAX: u8 = KIND_COMPACTION_OF_RANGE;
 const KIND_OPEN_CUT: u8 = 14;
 const KIND_END_CUT: u8 = 15;
 const KIND_LOAD: u8 = 12;
+/// Of format 2.
+const KIND_CHANGE_TABLE: u8 = 17;
 
 /// A decoded payload.
 #[derive(Clone, Debug, PartialEq)]
@@ -61,6 +63,8 @@ pub enum Command {
     Load(Load),
     /// Takes effect when it is committed; idempotent.
     EnsureTable(EnsureTable),
+    /// Nothing is written to a dropped table from when it is appended; otherwise it takes effect when it is committed.
+    ChangeTable(ChangeTable),
     /// Takes effect when it is appended.
     OpenSession(OpenSession),
     /// Takes effect when it is committed, and only if it carries the next revision.
@@ -84,6 +88,7 @@ impl Command {
     pub fn format_needed(encoded: &[u8]) -> u32 {
         match encoded.get(1) {
             Some(&KIND_CONFIGURE_OF_FORMAT) => 0,
+            Some(&KIND_CHANGE_TABLE) => 2,
             Some(kind) if *kind > KIND_OF_FORMAT_0_MAX => 1,
             _ => 0,
         }
@@ -109,6 +114,7 @@ impl Command {
             Command::Placement(placement) => put(KIND_PLACEMENT, placement, &mut out),
             Command::Load(load) => put(KIND_LOAD, load, &mut out),
             Command::EnsureTable(table) => put(KIND_ENSURE_TABLE, table, &mut out),
+            Command::ChangeTable(change) => put(KIND_CHANGE_TABLE, change, &mut out),
             Command::OpenSession(session) => put(KIND_OPEN_SESSION, session, &mut out),
             Command::Configure(configure) if configure.configuration.format > 0 => {
                 put(KIND_CONFIGURE_OF_FORMAT, configure, &mut out);
@@ -144,6 +150,7 @@ impl Command {
             KIND_COMPACTION_OF_RANGE => Command::Compaction(Logged::decode(body)?),
             KIND_LOAD => Command::Load(Logged::decode(body)?),
             KIND_ENSURE_TABLE => Command::EnsureTable(Logged::decode(body)?),
+            KIND_CHANGE_TABLE => Command::ChangeTable(Logged::decode(body)?),
             KIND_OPEN_SESSION => Command::OpenSession(Logged::decode(body)?),
             KIND_CONFIGURE | KIND_CONFIGURE_OF_FORMAT => {
                 let configure: Configure = Logged::decode(body)?;
@@ -167,6 +174,7 @@ impl Command {
             | Command::Placement(Placement { term, .. })
             | Command::Load(Load { term, .. })
             | Command::EnsureTable(EnsureTable { term, .. })
+            | Command::ChangeTable(ChangeTable { term, .. })
             | Command::OpenSession(OpenSession { term, .. })
             | Command::Configure(Configure { term, .. })
             | Command::Tick(Tick { term, .. })
@@ -184,6 +192,7 @@ impl Command {
             | Command::Placement(Placement { term, .. })
             | Command::Load(Load { term, .. })
             | Command::EnsureTable(EnsureTable { term, .. })
+            | Command::ChangeTable(ChangeTable { term, .. })
             | Command::OpenSession(OpenSession { term, .. })
             | Command::Configure(Configure { term, .. })
             | Command::Tick(Tick { term, .. })
@@ -252,6 +261,7 @@ mod tests {
     fn newer_kinds_need_a_format() {
         let needed = |kind: u8| Command::format_needed(&[VERSION, kind]);
         assert!((1..=11).all(|kind| needed(kind) == 0) && (12..=15).all(|kind| needed(kind) == 1));
+        assert_eq!(needed(KIND_CHANGE_TABLE), 2);
     }
 
     #[test]
@@ -259,6 +269,10 @@ mod tests {
         let compaction = |range: KeyRange, outputs: Vec<SstMeta>, tombstones_dropped| {
             let (term, table, inputs) = (3, TableId(1), vec![sst(1).id]);
             Command::Compaction(Compaction { term, table, inputs, range, outputs, tombstones_dropped })
+        };
+        let changed = |alteration| {
+            let (table, generation) = (TableId(4), Generation(7));
+            Command::ChangeTable(ChangeTable { term: 3, table, next_seq: 9, generation, alteration })
         };
         let all = KeyRange::all;
         let part = |start: &'static str, end: &'static str| KeyRange::new(start, end);
@@ -278,6 +292,8 @@ mod tests {
                 options: TableOptions { filter_inserts: true, ..TableOptions::default() },
                 id: Some(TableId(4)),
             }),
+            changed(Alteration::Drop),
+            changed(Alteration::Options(TableOptions { filter_inserts: true, ..TableOptions::default() })),
             Command::OpenSession(OpenSession { term: 5, session: 77, time_ms: 1234 }),
             Command::OpenCut(OpenCut {
                 term: 5,
@@ -326,7 +342,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_make_decoding_panic(bytes in prop::collection::vec(any::<u8>(), 0..300), kind in 0u8..18) {
+        fn no_bytes_make_decoding_panic(bytes in prop::collection::vec(any::<u8>(), 0..300), kind in 0u8..19) {
             let mut framed = vec![VERSION, kind];
             framed.extend(bytes);
             let _ = Command::decode(&Bytes::from(framed));

@@ -42,7 +42,8 @@ pub async fn open_cut(handle: &Handle, wanted: WantedCut) -> Result<Arc<Cut>> {
 
 fn not_completed() -> String {
     format!(
-        "the snapshot ended before it was complete: what is in memory was not flushed for {STUCK_MAX:?}, or somebody has closed it"
+        "the snapshot ended before it was complete: what is in memory was not flushed for {STUCK_MAX:?}, one of its tables \
+         was dropped, or somebody has closed it"
     )
 }
 

@@ -208,7 +208,7 @@ async fn commit(handle: &Handle, background: &Background, written: Written, coun
     }
 }
 
-async fn flush(handle: &Handle, table: &str) -> Result<()> {
+pub(super) async fn flush(handle: &Handle, table: &str) -> Result<()> {
     for _ in 0..FLUSHES {
         tokio::time::timeout(DATA_TIMEOUT, memtables::flush(handle, table))
             .await
@@ -217,8 +217,8 @@ async fn flush(handle: &Handle, table: &str) -> Result<()> {
     Ok(())
 }
 
-/// Else flushes would be for nothing.
-async fn may_adopt(handle: &Handle) -> Result<()> {
+/// Whether something may be adopted now, as far as can be said. Else flushes would be for nothing.
+pub(super) async fn may_adopt(handle: &Handle) -> Result<()> {
     let (done, answer) = oneshot::channel();
     let _ = handle.events.send(Event::MayAdopt { done });
     within(ENTRY_TIMEOUT, "load", answer).await

@@ -74,8 +74,11 @@ fn page(after: LogPosition, entries: &[Entry], known: &KnownLog) -> Result<LogPa
         page.to = at;
         match effect(at, &body_of(entry), &known.verdicts)? {
             Effect::Nothing => {}
-            Effect::Wrote(group) => page.groups.push(group),
-            Effect::Loaded => {
+            Effect::Wrote(group) if group.writes.iter().all(|writes| known.table(writes.table).is_some()) => {
+                page.groups.push(group);
+            }
+            // (Of a table that was dropped so long ago that nobody knows its name: the archive ends here already.)
+            Effect::Wrote(_) | Effect::Unwritten => {
                 page.ends_by_load = true;
                 break;
             }
@@ -92,10 +95,19 @@ fn tables(page: &LogPage, known: &KnownLog) -> Result<Vec<LogTable>> {
     let written: BTreeSet<TableId> =
         page.groups.iter().flat_map(|group| group.writes.iter().map(|writes| writes.table)).collect();
     let described = written.into_iter().map(|id| {
-        let table = known.manifest.table(id);
-        let table =
-            table.ok_or_else(|| Error::internal(format!("the log writes a table {id} that is not there")))?;
-        Ok(LogTable { id, name: table.name.clone(), options: table.options.clone() })
+        let table = known.table(id);
+        table.ok_or_else(|| Error::internal(format!("the log writes a table {id} that is not there")))
     });
     described.collect()
+}
+
+impl KnownLog {
+    fn table(&self, id: TableId) -> Option<LogTable> {
+        let (name, options) = match (self.manifest.table(id), self.dropped.described(id)) {
+            (Some(table), _) => (table.name.clone(), table.options.clone()),
+            (None, Some(gone)) => (gone.name.clone(), gone.options.clone()),
+            (None, None) => return None,
+        };
+        Some(LogTable { id, name, options })
+    }
 }

@@ -1,7 +1,7 @@
 //! What an operator asks of the partitions that a server leads.
 //!
-//! Owns what each request means, whom it is for, and how long it is waited for: [`memtables`] (freeze, flush), [`cuts`], [`tables`] (a new
-//! table, and whose id it may have), [`members`] (the voters, the leader), [`formats`] (what the log may say), [`log`] (what it
+//! Owns what each request means, whom it is for, and how long it is waited for: [`memtables`] (freeze, flush), [`cuts`], [`tables`] (new
+//! ones, changes, their end), [`members`] (the voters, the leader), [`formats`] (what the log may say), [`log`] (what it
 //! did, for an archive). Does not own how it is
 //! done: that is the worker's.
 //!
@@ -29,7 +29,7 @@ pub use cuts::{end_cut, look_at_cut, open_cut, renew_cut};
 pub use formats::{ask_formats, raise_formats};
 pub use log::read_log;
 pub use members::{check_leads, choose_voters, transfer, voters_of};
-pub use tables::{Created, NewTable, create};
+pub use tables::{Created, NewTable, change, create};
 
 /// A freeze, and the creation of a table, are Raft entries.
 const ENTRY_TIMEOUT: Duration = Duration::from_secs(10);

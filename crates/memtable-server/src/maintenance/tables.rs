@@ -1,16 +1,18 @@
-//! New tables. Partition 0 allocates a table's id; the others are told it.
+//! Tables: new ones, changes of them, and their end. Partition 0 allocates a table's id; the others are told it.
 //!
 //! Invariant: an id is never another table's, and never used again.
 
 use sextant_common::configuration::Feature;
 use sextant_common::error::{Error, ErrorKind, Result};
-use sextant_common::ids::{PartitionId, TableId};
+use sextant_common::ids::{DEFAULT_TABLE, PartitionId, TableId};
 use sextant_common::limits;
 use sextant_common::manifest::{Compression, Manifest, TableOptions};
+use sextant_rules::mutant::{self, Mutant};
 use tokio::sync::oneshot;
 
-use super::{ENTRY_TIMEOUT, within};
-use crate::replica::{Event, Handle};
+use super::{ENTRY_TIMEOUT, check_leads, loads, within};
+use crate::leadership::leadership_changed;
+use crate::replica::{Adopted, Event, Handle, TableWish};
 
 /// Ids are never reused; this leaves room for ever.
 const TABLE_ID_MAX: u32 = u32::MAX / 2;
@@ -35,6 +37,8 @@ pub enum Created {
     },
     /// The id is another table's.
     Taken,
+    /// It was dropped.
+    Gone,
     NotLeader,
     /// Not now; why.
     Retry(String),
@@ -70,11 +74,58 @@ pub async fn create(handle: &Handle, table: NewTable) -> Result<Created> {
     Ok(match within(ENTRY_TIMEOUT, "create table", answer).await {
         Ok(()) => match handle.shared.manifest().table_by_name(&name) {
             Some(t) => Created::Table { id: t.table, options: t.options.clone(), new: !existed },
+            None if id.is_none() => Created::Retry("the table was dropped meanwhile".into()),
+            None if id.is_some_and(|id| handle.shared.manifest().table(id).is_none()) => Created::Gone,
             None => Created::Taken,
         },
         Err(e) if e.kind == ErrorKind::NotLeader => Created::NotLeader,
         Err(e) => Created::Retry(e.to_string()),
     })
+}
+
+/// Drops a table in this partition, or gives it other options; when it returns everybody sees that. Whether it was there, or was
+/// otherwise. An error that is not final: it may be tried again.
+pub async fn change(handle: &Handle, table: TableId, wanted: TableWish) -> Result<bool> {
+    let shared = &handle.shared;
+    check_leads(handle)?;
+    if table.0 == 0 || table.0 > TABLE_ID_MAX {
+        return Err(Error::invalid(format!("there is no table {table}")));
+    }
+    let manifest = shared.manifest();
+    let entry = manifest.table(table);
+    let configuration = shared.configuration.load_full();
+    configuration.check_allows(Feature::ChangeTable)?;
+    match (&wanted, entry) {
+        (TableWish::Gone, _) if table == DEFAULT_TABLE => {
+            return Err(Error::invalid("the default table is not dropped"));
+        }
+        (TableWish::Gone, _) => {}
+        (TableWish::Altered(_), None) => {
+            let why = format!("the partition has no table {table}");
+            return Err(Error::new(ErrorKind::UnknownTable, why));
+        }
+        (TableWish::Altered(change), Some(entry)) => {
+            if change.compression == Some(Compression::Zstd) {
+                configuration.check_allows(Feature::Zstd)?;
+            }
+            if change.applied_to(&entry.options) == entry.options {
+                return Ok(false);
+            }
+            // From an empty memtable on all that options say of what is written is true of it, and of what comes.
+            loads::may_adopt(handle).await?;
+            if !mutant::active(Mutant::OptionsOverMemtable) {
+                loads::flush(handle, &entry.name).await?;
+            }
+        }
+    }
+    let (done, adopted) = oneshot::channel();
+    let _ = handle.events.send(Event::ChangeTable { table, wanted, done });
+    // However long it takes: what is in the log nobody can take back.
+    match adopted.await {
+        Ok(Adopted::Seen) => Ok(entry.is_some()),
+        Ok(Adopted::NotNow(e)) => Err(e),
+        Err(_) => Err(leadership_changed()),
+    }
 }
 
 #[cfg(test)]

@@ -3,11 +3,13 @@
 use std::sync::Arc;
 
 use sextant_common::ids::{Generation, LoadId, LogPosition, ManifestVersion, SstId, TableId};
-use sextant_common::manifest::{FlushRecord, Manifest, SstList, SstMeta, TableManifest};
+use sextant_common::manifest::{FlushRecord, Manifest, SstList, SstMeta, TableInfo, TableManifest};
 
 use super::Partition;
 use super::columns::{Replaced, replaced};
-use crate::command::{Command, Compaction, Configure, EnsureTable, Flush, Load, Placement};
+use crate::command::{
+    Alteration, ChangeTable, Command, Compaction, Configure, EnsureTable, Flush, Load, Placement,
+};
 
 /// So many adopted loads are remembered, so that a commit that comes again is known.
 const LOADS_MAX: usize = 1024;
@@ -36,6 +38,14 @@ pub enum CommitEffect {
     },
     /// A load that is in the manifest already.
     NotLoaded(Load),
+    /// A table has other options, or is gone.
+    TableChanged {
+        table: TableId,
+        /// Of a table that is gone: SSTables that nothing names any more.
+        removed: Vec<SstId>,
+    },
+    /// It was changed by an entry that a replay has met again, or is not there.
+    TableNotChanged(TableId),
     Configured,
     /// A cut began or ended.
     Cut,
@@ -67,6 +77,7 @@ impl Partition {
                 Command::Load(load) => effects.push(self.apply_load(at, load, now_ns)),
                 Command::Placement(placement) => effects.push(self.apply_placement(placement)),
                 Command::EnsureTable(table) => effects.extend(self.apply_table(at, table)),
+                Command::ChangeTable(change) => effects.push(self.apply_change(at, change)),
                 Command::Configure(Configure { configuration, .. }) => {
                     let revision = self.configuration.as_ref().map_or(0, |(c, _)| c.revision);
                     if configuration.revision == revision + 1 {
@@ -184,11 +195,13 @@ impl Partition {
         CommitEffect::Placed
     }
 
-    /// Idempotent: a name or an id that exists is left as it is.
+    /// Idempotent: a name or an id that exists, or has existed, is left as it is.
     fn apply_table(&mut self, at: LogPosition, table: EnsureTable) -> Option<CommitEffect> {
         let EnsureTable { name, options, id, .. } = table;
         let known = |t: &TableManifest| t.name == name || Some(t.table) == id;
-        if self.manifest.tables.iter().any(known) {
+        let is_gone = id.is_some_and(|id| self.dropped.has(id));
+        // (What a replay meets again may have been dropped since.)
+        if is_gone || at.index <= self.cuts.applied || self.manifest.tables.iter().any(known) {
             return None;
         }
         let id = id.unwrap_or(TableId(self.next_table));
@@ -206,6 +219,52 @@ impl Partition {
         manifest.tables.sort_by_key(|t| t.table);
         self.table_mut(id);
         Some(CommitEffect::TableCreated(id))
+    }
+
+    /// Its memtables go with a table, whatever they have; what cuts have captured of it stays. A table that is not there yet is not made
+    /// any more.
+    fn apply_change(&mut self, at: LogPosition, change: ChangeTable) -> CommitEffect {
+        let ChangeTable { table, generation, alteration, .. } = change;
+        if alteration == Alteration::Drop {
+            self.tables.remove(&table);
+        }
+        if at.index <= self.cuts.applied {
+            return CommitEffect::TableNotChanged(table);
+        }
+        match alteration {
+            Alteration::Drop if self.manifest.table(table).is_none() => {
+                Arc::make_mut(&mut self.dropped).add(table, None);
+                CommitEffect::TableChanged { table, removed: Vec::new() }
+            }
+            Alteration::Drop => self.drop_table(table),
+            Alteration::Options(options) => {
+                let is_flushed = |t: &TableManifest| t.flushed_generation.0 + 1 == generation.0;
+                if !self.manifest.table(table).is_some_and(is_flushed) {
+                    return CommitEffect::TableNotChanged(table);
+                }
+                let (manifest, _) = self.change_manifest();
+                if let Some(entry) = manifest.table_mut(table) {
+                    entry.options = options;
+                }
+                CommitEffect::TableChanged { table, removed: Vec::new() }
+            }
+        }
+    }
+
+    fn drop_table(&mut self, table: TableId) -> CommitEffect {
+        let (manifest, _) = self.change_manifest();
+        let (gone, stay) = std::mem::take(&mut manifest.tables).into_iter().partition(|t| t.table == table);
+        manifest.tables = stay;
+        let mut removed = Vec::new();
+        for TableManifest { name, options, ssts, .. } in gone {
+            removed.extend(ssts.iter().map(|sst| sst.id));
+            Arc::make_mut(&mut self.dropped).add(table, Some(TableInfo { id: table, name, options }));
+        }
+        self.end_cuts_without(table);
+        removed.sort();
+        removed.dedup();
+        removed.retain(|id| !self.is_held(*id));
+        CommitEffect::TableChanged { table, removed }
     }
 }
 

@@ -15,8 +15,8 @@ use sextant_common::expiry::Tick;
 use sextant_common::ids::{Generation, LogPosition, Seq, SstId, TableId};
 use sextant_common::manifest::SstList;
 
+use super::Partition;
 use super::commit::CommitEffect;
-use super::{Partition, rules};
 use crate::command::{Command, CutPoint, EndCut, OpenCut};
 
 pub fn unknown_cut(id: u64) -> Error {
@@ -64,8 +64,13 @@ impl Partition {
                 freezes,
             }
         };
-        let tables = self.tables().map(point).collect();
+        let tables = self.tables().filter(|(table, _)| !self.has_ended(*table)).map(point).collect();
         OpenCut { term, id, next_seq: self.next_seq, tick: self.tick, opened_ms, lease_ms, tables }
+    }
+
+    /// Whether a cut is appended, and nobody has seen it yet.
+    pub fn is_cutting(&self) -> bool {
+        self.coming_cuts().next().is_some()
     }
 
     /// Appended, and not yet committed.
@@ -84,10 +89,9 @@ impl Partition {
     }
 
     pub(super) fn fits(&self, cut: &OpenCut) -> bool {
-        let current = |t: TableId| self.tables.get(&t).map_or(Generation(1), |t| t.generation());
         let fits = |point: &CutPoint| {
             let active = Generation(point.generation.0.saturating_add(u64::from(!point.freezes)));
-            rules::fits(active, current(point.table))
+            self.is_current(point.table, active)
         };
         cut.next_seq == self.next_seq && cut.tick == self.tick && cut.tables.iter().all(fits)
     }
@@ -126,6 +130,12 @@ impl Partition {
         self.cuts.applied = at.index;
         self.cuts.cuts.retain(|cut| cut.id != end.id);
         Some(CommitEffect::Cut)
+    }
+
+    /// A table was dropped: cuts that waited for its memtables end, because nobody has those any more.
+    pub(super) fn end_cuts_without(&mut self, table: TableId) {
+        let lacks = |t: &CutTable| t.table == table && t.ssts.is_none();
+        self.cuts.cuts.retain(|cut| !cut.tables.iter().any(lacks));
     }
 
     /// A flag of the table was committed: the cuts that waited for it have what the manifest says now.

@@ -7,15 +7,15 @@ use sextant_common::sstable::RecordVersion;
 
 use super::ingest::Body;
 use super::verdicts::Verdicts;
-use crate::command::{Command, Group};
+use crate::command::{Alteration, ChangeTable, Command, Group};
 
 /// What a committed entry did to the records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
     Nothing,
     Wrote(LogGroup),
-    /// SSTables came from outside.
-    Loaded,
+    /// SSTables came from outside, or a table was dropped: who has only what was written does not know what there is.
+    Unwritten,
 }
 
 /// Of a committed entry that the verdicts know of.
@@ -29,12 +29,14 @@ pub fn effect(at: LogPosition, body: &Body, verdicts: &Verdicts) -> Result<Effec
             group if group.writes.is_empty() => Effect::Nothing,
             group => Effect::Wrote(group),
         },
-        Command::Load(_) => Effect::Loaded,
+        Command::Load(_) => Effect::Unwritten,
+        Command::ChangeTable(ChangeTable { alteration: Alteration::Drop, .. }) => Effect::Unwritten,
         Command::Freeze(_)
         | Command::Flush(_)
         | Command::Compaction(_)
         | Command::Placement(_)
         | Command::EnsureTable(_)
+        | Command::ChangeTable(_)
         | Command::OpenSession(_)
         | Command::Configure(_)
         | Command::Tick(_)

@@ -12,7 +12,9 @@ use sextant_rules::mutant::{self, Mutant};
 use super::table::TableState;
 use super::undo::{Done, Undo};
 use super::{Checkpoint, Partition, rules};
-use crate::command::{Command, Configure, CutPoint, Freeze, Group, Load, OpenCut, OpenSession, Tick};
+use crate::command::{
+    Alteration, ChangeTable, Command, Configure, CutPoint, Freeze, Group, Load, OpenCut, OpenSession, Tick,
+};
 use crate::memtable::{Memtable, NewVersion};
 
 /// An entry of the log, as the partition sees it.
@@ -114,16 +116,16 @@ impl Partition {
         match command {
             Command::Group(group) => self.ingest_group(at, group, bits_done, done),
             Command::Freeze(Freeze { table, generation, .. }) => {
-                let current = self.tables.get(&table).map_or(Generation(1), |t| t.generation());
-                if !rules::fits(generation, current) {
+                if !self.is_current(table, generation) {
                     return Ingested::Ignored;
                 }
                 let next = Generation(generation.0 + 1);
-                *done = self.end_memtable(table, generation, next, |state| state.freeze(at));
+                *done = self.end_memtable(at, table, generation, next, |state| state.freeze(at));
                 Ingested::Frozen { table, next }
             }
             Command::OpenCut(cut) => self.ingest_cut(at, cut, done),
             Command::Load(load) => self.ingest_load(at, load, done),
+            Command::ChangeTable(change) => self.ingest_change(at, change, done),
             Command::OpenSession(OpenSession { session, time_ms, .. }) => {
                 self.time_ms = self.time_ms.max(time_ms);
                 *done = Done::Session(self.sessions.open(session, self.time_ms));
@@ -148,9 +150,15 @@ impl Partition {
         }
     }
 
+    /// Whether this is the active memtable of a table that entries may name.
+    pub(super) fn is_current(&self, table: TableId, generation: Generation) -> bool {
+        let current = self.tables.get(&table).map_or(Generation(1), |t| t.generation());
+        !self.has_ended(table) && rules::fits(generation, current)
+    }
+
     fn freeze(&mut self, at: LogPosition, CutPoint { table, generation, .. }: &CutPoint) -> Done {
         let next = Generation(generation.0 + 1);
-        self.end_memtable(*table, *generation, next, |state| state.freeze(at))
+        self.end_memtable(at, *table, *generation, next, |state| state.freeze(at))
     }
 
     /// Nothing comes between the freezes: what the cut has of its tables is of one position.
@@ -168,12 +176,13 @@ impl Partition {
     /// `end` does it, unless the memtable is flushed already: then only the number moves.
     fn end_memtable(
         &mut self,
+        at: LogPosition,
         table: TableId,
         generation: Generation,
         next: Generation,
         end: impl FnOnce(&mut TableState),
     ) -> Done {
-        let state = self.table_mut(table);
+        let state = self.written_table(at, table);
         if generation <= state.flushed_generation {
             state.active = Arc::new(Memtable::new(next));
             return Done::SkippedFreeze(table, generation);
@@ -185,21 +194,33 @@ impl Partition {
     /// What was loaded is of a later seq than all that was written, and of later generations: numbers go on behind them.
     fn ingest_load(&mut self, at: LogPosition, load: Load, done: &mut Done) -> Ingested {
         let Load { table, generation, next_seq, seq, flushed, .. } = load;
-        let current = self.tables.get(&table).map_or(Generation(1), |t| t.generation());
-        if !rules::fits(generation, current) || next_seq != self.next_seq {
+        if !self.is_current(table, generation) || next_seq != self.next_seq {
             return Ingested::Ignored;
         }
         let next = Generation(flushed.0 + 1);
-        *done = self.end_memtable(table, generation, next, |state| state.jump(at, next));
+        *done = self.end_memtable(at, table, generation, next, |state| state.jump(at, next));
         self.next_seq = seq + 1;
         self.uncommitted.push_back((at, Command::Load(load)));
         Ingested::Frozen { table, next }
     }
 
+    /// What a dropped table has stays until that is committed: it may be truncated.
+    fn ingest_change(&mut self, at: LogPosition, change: ChangeTable, done: &mut Done) -> Ingested {
+        let ChangeTable { table, next_seq, generation, .. } = change;
+        if !self.is_current(table, generation) || next_seq != self.next_seq {
+            return Ingested::Ignored;
+        }
+        if change.alteration == Alteration::Drop {
+            self.ended.insert(table);
+            *done = Done::Ended(table);
+        }
+        self.uncommitted.push_back((at, Command::ChangeTable(change)));
+        Ingested::Other
+    }
+
     fn ingest_group(&mut self, at: LogPosition, group: Group, bits_done: bool, done: &mut Done) -> Ingested {
-        let current = |t: TableId| self.tables.get(&t).map_or(Generation(1), |t| t.generation());
         let fits = group.first_seq == self.next_seq
-            && group.tables.iter().all(|t| rules::fits(t.generation, current(t.table)));
+            && group.tables.iter().all(|t| self.is_current(t.table, t.generation));
         if !fits {
             return Ingested::Ignored;
         }
@@ -211,7 +232,7 @@ impl Partition {
         let mut versions = Vec::with_capacity(seqs as usize);
         for writes in group.tables {
             let (mut done, mut skipped) = (0, 0);
-            let state = self.table_mut(writes.table);
+            let state = self.written_table(at, writes.table);
             let flushed = writes.generation <= state.flushed_generation;
             for write in writes.writes {
                 if flushed {
@@ -285,6 +306,7 @@ impl Partition {
             Done::SkippedFreeze(table, before) => {
                 self.table_mut(table).active = Arc::new(Memtable::new(before));
             }
+            Done::Ended(table) => drop(self.ended.remove(&table)),
             Done::Session(changes) => self.sessions.undo(changes),
             Done::Membership(before) => self.membership = before,
         }
@@ -299,7 +321,8 @@ impl Partition {
 
     /// Remembers the state as of the newest entry.
     fn checkpoint(&mut self) {
-        let generations: BTreeMap<_, _> = self.tables.iter().map(|(id, t)| (*id, t.generation())).collect();
+        let named = self.tables.iter().filter(|(id, _)| !self.has_ended(**id));
+        let generations: BTreeMap<_, _> = named.map(|(id, t)| (*id, t.generation())).collect();
         self.checkpoints.push_back(Checkpoint {
             at: self.last,
             next_seq: self.next_seq,

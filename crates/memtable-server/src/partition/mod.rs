@@ -21,7 +21,7 @@ mod undo;
 pub mod verdicts;
 pub mod view;
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -31,7 +31,7 @@ use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_common::expiry::Tick;
 use sextant_common::ids::{Generation, LoadId, LogPosition, ManifestVersion, PartitionId, TableId};
 use sextant_common::manifest::{Manifest, Versions};
-use sextant_common::snapshot::HeldCuts;
+use sextant_common::snapshot::{DroppedTables, HeldCuts};
 
 use crate::command::{Command, Configuration, Configure};
 use crate::memtable::Bookmark;
@@ -77,6 +77,10 @@ pub struct Partition {
     next_table: u32,
     /// The newest loads that are in the manifest, oldest first.
     loads: VecDeque<LoadId>,
+    /// Tables that an appended entry has dropped: what comes after it writes nothing to them.
+    ended: BTreeSet<TableId>,
+    /// As of the newest commit.
+    dropped: Arc<DroppedTables>,
     /// The configuration in effect, and the index of its entry.
     configuration: Option<(Configuration, u64)>,
     cuts: HeldCuts,
@@ -124,6 +128,8 @@ impl Partition {
             ssts_expire: Mutex::default(),
             next_table: 1,
             loads: VecDeque::new(),
+            ended: BTreeSet::new(),
+            dropped: Arc::default(),
             configuration: None,
             cuts: HeldCuts::default(),
             log_bytes: 0,
@@ -246,9 +252,21 @@ impl Partition {
         self.loads.contains(&id)
     }
 
-    /// Whether the log has a load whose tables are not in the manifest: p-nodes cannot have searched them, so no base counts.
-    pub fn is_loading(&self) -> bool {
-        self.uncommitted.iter().any(|(_, command)| matches!(command, Command::Load(_)))
+    /// Whether the log has a load, or a change of a table, that is not in the manifest: p-nodes cannot have searched what it brings, so
+    /// no base counts.
+    pub fn is_adopting(&self) -> bool {
+        self.uncommitted
+            .iter()
+            .any(|(_, command)| matches!(command, Command::Load(_) | Command::ChangeTable(_)))
+    }
+
+    pub fn dropped(&self) -> &Arc<DroppedTables> {
+        &self.dropped
+    }
+
+    /// Whether the log has come to the end of a table: nothing may name it any more.
+    pub fn has_ended(&self, table: TableId) -> bool {
+        self.ended.contains(&table)
     }
 
     pub fn sessions(&self) -> &DuplicateTable {
@@ -266,6 +284,13 @@ impl Partition {
 
     fn table_mut(&mut self, id: TableId) -> &mut TableState {
         self.tables.entry(id).or_insert_with(|| TableState::new(Generation(1)))
+    }
+
+    /// Of a table that an entry writes to. A replay may meet one that was made and dropped since: of that nothing is kept.
+    fn written_table(&mut self, at: LogPosition, id: TableId) -> &mut TableState {
+        let is_gone = at.index <= self.cuts.applied && self.dropped.has(id);
+        let new = if is_gone { TableState::gone } else { TableState::new };
+        self.tables.entry(id).or_insert_with(|| new(Generation(1)))
     }
 
     /// What readers are to see.

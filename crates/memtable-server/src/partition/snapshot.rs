@@ -52,12 +52,13 @@ impl Partition {
             configuration: self.configuration.clone(),
             cuts: HeldCuts { applied: self.cuts.applied.max(self.committed_index), ..self.cuts.clone() },
             loads: self.loads.iter().copied().collect(),
+            dropped: (*self.dropped).clone(),
         })
     }
 
     /// A partition that starts from a snapshot: memtables empty, to be filled from the log after it.
     pub fn restore(id: PartitionId, snapshot: &Snapshot) -> Self {
-        let Snapshot { checkpoint, manifest, next_table, configuration, cuts, loads } = snapshot;
+        let Snapshot { checkpoint, manifest, next_table, configuration, cuts, loads, dropped } = snapshot;
         let mut partition = Partition::new(id);
         partition.last = checkpoint.at;
         partition.verdicts = Verdicts::since(checkpoint.at);
@@ -73,6 +74,11 @@ impl Partition {
         partition.configuration = configuration.clone();
         partition.cuts = cuts.clone();
         partition.loads = loads.iter().copied().collect();
+        partition.dropped = Arc::new(dropped.clone());
+        // The log before its end still names a table that was dropped after the checkpoint: of that nothing is kept.
+        for (table, generation) in &checkpoint.generations {
+            partition.tables.insert(*table, TableState::gone(*generation));
+        }
         for table in &manifest.tables {
             let generation = checkpoint.generations.get(&table.table).copied().unwrap_or(Generation(1));
             let mut state = TableState::new(generation);

@@ -54,6 +54,11 @@ impl TableState {
         }
     }
 
+    /// Of a table that was dropped, to which the log before that still writes: of none of its memtables anything is kept.
+    pub fn gone(generation: Generation) -> Self {
+        Self { flushed_generation: Generation(u64::MAX), ..Self::new(generation) }
+    }
+
     /// Of the active memtable.
     pub fn generation(&self) -> Generation {
         self.active.generation

@@ -30,6 +30,8 @@ pub(super) enum Done {
     Freezes(Vec<Done>),
     /// A freeze of a memtable that is flushed already: only the generation moved, from this one.
     SkippedFreeze(TableId, Generation),
+    /// A table was dropped.
+    Ended(TableId),
     Session(Vec<SessionUndo>),
     Membership(Bytes),
 }

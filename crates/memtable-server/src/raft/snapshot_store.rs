@@ -217,6 +217,7 @@ mod tests {
             next_table: 1,
             configuration: None,
             cuts: Default::default(),
+            dropped: Default::default(),
             loads: Vec::new(),
         }
     }

@@ -203,11 +203,14 @@ fn plan_table(
     plan: &mut Plan,
 ) -> Result<PlannedTable> {
     let count = candidates.len();
-    let (name, options) = (candidates[0].origin.name.clone(), candidates[0].options.clone());
-    let foreign = candidates.iter().find(|c| c.origin.name != name || c.options != options);
-    if let Some(foreign) = foreign {
+    // The options may have been changed: what was planned last has the newest.
+    let newest_plan = candidates.iter().max_by_key(|c| c.chosen.meta.id.plan);
+    let (name, options) = newest_plan.map(|c| (c.origin.name.clone(), c.options.clone())).unwrap_or_default();
+    let is_foreign =
+        |c: &&Candidate| c.origin.name != name || c.options.partition_prefix != options.partition_prefix;
+    if let Some(foreign) = candidates.iter().find(is_foreign) {
         return Err(Error::corrupt(format!(
-            "SSTable {} calls table {table} {:?}, others {name:?}, or has other options",
+            "SSTable {} calls table {table} {:?}, others {name:?}, or has another partition prefix",
             foreign.chosen.meta.id, foreign.origin.name
         )));
     }

@@ -7,7 +7,6 @@ use bytes::Bytes;
 use sextant_common::error::{Error, Result};
 use sextant_common::expiry::Tick;
 use sextant_common::ids::{Generation, LogPosition, ManifestVersion, NodeId, PartitionId, TableId};
-use sextant_common::limits::TABLES_MAX;
 use sextant_common::load::flushed_when_rebuilt;
 use sextant_common::manifest::{Manifest, SstMeta, TableManifest, TableOptions};
 use sextant_common::snapshot::HeldCuts;
@@ -33,24 +32,24 @@ const TERM_OF_CLOCK_MAX: u64 = 1 << 33;
 /// All tables of the cluster: a partition that has nothing of one knows it all the same.
 pub type Catalogue = BTreeMap<TableId, (String, TableOptions)>;
 
-/// The catalogue that the plans of all partitions make.
+/// Ids of tables that may have been made since anything was flushed, or dropped since.
+const TABLES_BEYOND: u32 = 1 << 20;
+
+/// The catalogue that the plans of all partitions make. Options may have been changed, in some partitions earlier than files say: the
+/// first one's count. Of several tables with a name the latest does: the others were dropped, and their files are not gone yet.
 pub fn catalogue<'p>(plans: impl IntoIterator<Item = &'p Plan>) -> Result<Catalogue> {
     let mut all = Catalogue::new();
     for PlannedTable { table, name, options, .. } in plans.into_iter().flat_map(|p| &p.tables) {
-        let entry = (name.clone(), options.clone());
-        let known = all.entry(*table).or_insert_with(|| entry.clone());
-        if *known != entry {
+        let known = all.entry(*table).or_insert_with(|| (name.clone(), options.clone()));
+        if known.0 != *name || known.1.partition_prefix != options.partition_prefix {
             return Err(Error::corrupt(format!(
-                "table {table} is {:?} in one partition and {name:?} in another, or has other options",
+                "table {table} is {:?} in one partition and {name:?} in another, or has another partition prefix",
                 known.0
             )));
         }
     }
-    let mut names: Vec<&String> = all.values().map(|(name, _)| name).collect();
-    names.sort();
-    if let Some(twice) = names.windows(2).find(|w| w[0] == w[1]) {
-        return Err(Error::corrupt(format!("two tables are called {:?}", twice[0])));
-    }
+    let latest: BTreeMap<String, TableId> = all.iter().map(|(id, (name, _))| (name.clone(), *id)).collect();
+    all.retain(|id, (name, _)| latest.get(name) == Some(id));
     Ok(all)
 }
 
@@ -122,11 +121,12 @@ impl Rebuilt<'_> {
             },
             manifest,
             // Tables that were never flushed are forgotten, but their ids may be known: none is given again.
-            next_table: highest.saturating_add(TABLES_MAX as u32 + 1),
+            next_table: highest.saturating_add(TABLES_BEYOND),
             configuration: Some((Configuration { lineage, ..self.founding.clone() }, at.index)),
             // Nobody can hold what nobody knows of.
             cuts: HeldCuts::default(),
             loads: Vec::new(),
+            dropped: Default::default(),
         })
     }
 }
@@ -193,7 +193,7 @@ mod tests {
             snapshot::decode(&snapshot::encode(&snapshot, PartitionId(3)), PartitionId(3)).unwrap();
         assert!(snapshot.checkpoint.next_seq > 100 + (1 << 30));
         assert_eq!(snapshot.checkpoint.at, LogPosition { term: 1 << 21, index: 61 });
-        assert!(snapshot.next_table > 9 + TABLES_MAX as u32);
+        assert!(snapshot.next_table > 9 + 1024);
         assert_eq!(snapshot.configuration.unwrap().0.lineage, 7);
         let manifest = snapshot.manifest;
         assert_eq!(manifest.tables.iter().map(|t| t.name.as_str()).collect::<Vec<_>>(), ["default", "t"]);
@@ -228,6 +228,18 @@ mod tests {
     fn tables_that_contradict_each_other_are_refused() {
         let one = plan(vec![planned(1, "default")]);
         assert!(catalogue([&one, &plan(vec![planned(1, "other")])]).is_err());
-        assert!(catalogue([&one, &plan(vec![planned(2, "default")])]).is_err());
+        let mut placed = planned(1, "default");
+        placed.options.partition_prefix = 3;
+        assert!(catalogue([&one, &plan(vec![placed])]).is_err());
+    }
+
+    #[test]
+    fn options_may_have_been_changed_and_of_tables_with_a_name_the_latest_counts() {
+        let mut altered = planned(4, "t");
+        altered.options.filter_inserts = true;
+        let (one, two) = (plan(vec![planned(2, "t"), planned(3, "u"), altered]), plan(vec![planned(4, "t")]));
+        let all = catalogue([&one, &two]).unwrap();
+        assert_eq!(all.keys().map(|id| id.0).collect::<Vec<_>>(), [3, 4]);
+        assert!(all[&TableId(4)].1.filter_inserts);
     }
 }

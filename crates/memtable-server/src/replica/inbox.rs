@@ -10,7 +10,8 @@ use sextant_common::cut::WantedCut;
 use sextant_common::error::Result;
 use sextant_common::expiry::Tick;
 use sextant_common::ids::{Epoch, Generation, LoadId, Serial, TableId};
-use sextant_common::manifest::{Manifest, SstMeta, TableOptions, Versions};
+use sextant_common::manifest::{Manifest, OptionsChange, SstMeta, TableOptions, Versions};
+use sextant_common::snapshot::DroppedTables;
 use sextant_raft_log::{Entry, LogId, Member};
 use tokio::sync::{mpsc, oneshot};
 
@@ -79,6 +80,12 @@ pub enum Event {
         load: Written,
         done: oneshot::Sender<Adopted>,
     },
+    /// A table is to be dropped, or to have other options.
+    ChangeTable {
+        table: TableId,
+        wanted: TableWish,
+        done: oneshot::Sender<Adopted>,
+    },
     Configure {
         change: ConfigurationChange,
         done: oneshot::Sender<Result<()>>,
@@ -144,10 +151,18 @@ pub struct KnownLog {
     pub lineage: u64,
     pub committed: u64,
     pub verdicts: Verdicts,
-    /// It has every table that committed entries write.
+    /// Every table that committed entries write is in it, or was dropped.
     pub manifest: Arc<Manifest>,
+    pub dropped: Arc<DroppedTables>,
     /// By the leader's clock, nothing up to then comes after what is committed; 0: not known.
     pub complete_until_ms: u64,
+}
+
+/// What is to become of a table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TableWish {
+    Gone,
+    Altered(OptionsChange),
 }
 
 /// Whole filters, as of one serial.

@@ -59,7 +59,7 @@ impl Written {
     }
 }
 
-/// What became of the wish that a load is seen.
+/// What became of the wish that a load, or a change of a table, is seen.
 #[derive(Debug)]
 pub enum Adopted {
     Seen,

@@ -15,7 +15,7 @@ mod state;
 pub use admission::QueueShare;
 pub use admission::QueuedWrite;
 pub use handle::Handle;
-pub use inbox::{Event, FilterSet, KnownLog, LogFeed, body_of};
+pub use inbox::{Event, FilterSet, KnownLog, LogFeed, TableWish, body_of};
 pub use loading::{Adopted, LoadJob, LoadPlace, Phase, Written};
 pub use numbers::{Members, Numbers, TableNumbers, Writes};
 pub use published::Published;

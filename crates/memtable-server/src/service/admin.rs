@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use futures::StreamExt;
 use sextant_common::cut::WantedCut;
-use sextant_common::error::Error;
+use sextant_common::error::{Error, ErrorKind};
 use sextant_common::ids::{LoadId, TableId};
 use sextant_common::key::SlotMap;
 use sextant_common::limits;
@@ -18,6 +18,7 @@ use super::{Context, status};
 use crate::command::configuration::ConfigurationChange;
 use crate::flush::LoadPiece;
 use crate::maintenance::{self, Created, NewTable, Work, loads};
+use crate::replica::TableWish;
 
 #[derive(Clone)]
 pub struct AdminShell {
@@ -115,6 +116,10 @@ impl Admin for AdminShell {
                 out.message = format!("the id of table {name:?} is another table's");
                 v1::WriteStatus::WriteInvalid
             }
+            Created::Gone => {
+                out.message = format!("table {name:?} was dropped");
+                v1::WriteStatus::WriteUnknownTable
+            }
             Created::NotLeader => v1::WriteStatus::WriteNotLeader,
             Created::Retry(why) => {
                 out.message = why;
@@ -123,6 +128,35 @@ impl Admin for AdminShell {
         };
         out.status = status.into();
         Ok(Response::new(out))
+    }
+
+    async fn change_table(
+        &self,
+        request: Request<v1::ChangeTableRequest>,
+    ) -> Result<Response<v1::ChangeTableReply>, Status> {
+        let v1::ChangeTableRequest { partition, id, change } = request.into_inner();
+        let handle = self.context.partition(partition).map_err(status_of)?.clone();
+        let wanted = match change {
+            Some(v1::change_table_request::Change::Drop(_)) => TableWish::Gone,
+            Some(v1::change_table_request::Change::Alter(change)) => {
+                TableWish::Altered(change.try_into().map_err(status_of)?)
+            }
+            None => return Err(status_of(Error::invalid("a change of a table says what is changed"))),
+        };
+        let leader = Some(handle.shared.leader().into());
+        let changed = maintenance::change(&handle, TableId(id), wanted).await;
+        let status = match &changed {
+            Ok(_) => v1::WriteStatus::WriteOk,
+            Err(e) => match e.kind {
+                ErrorKind::NotLeader => v1::WriteStatus::WriteNotLeader,
+                ErrorKind::UnknownTable => v1::WriteStatus::WriteUnknownTable,
+                ErrorKind::Invalid => v1::WriteStatus::WriteInvalid,
+                _ => v1::WriteStatus::WriteRetry,
+            },
+        };
+        let message = changed.as_ref().err().map_or_else(String::new, |e| e.message.to_string());
+        let changed = changed.unwrap_or_default();
+        Ok(Response::new(v1::ChangeTableReply { status: status.into(), changed, leader, message }))
     }
 
     async fn transfer(

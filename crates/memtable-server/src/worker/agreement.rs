@@ -43,7 +43,7 @@ impl Replica {
         self.tell_held("manifest", (0, manifest.version.0), xxh3_64(&bytes));
         self.tell_held(
             "next table",
-            (0, manifest.tables.len() as u64),
+            (0, (manifest.tables.len() + self.partition.dropped().ids.len()) as u64),
             u64::from(self.partition.next_table()),
         );
         for cut in self.partition.cuts().iter().filter(|cut| cut.is_complete()) {

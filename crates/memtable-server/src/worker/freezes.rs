@@ -94,6 +94,7 @@ impl Freezes {
     }
 
     fn look_at_ages(&mut self, partition: &Partition, now_ns: u64) {
+        self.ages.retain(|id, _| partition.table(*id).is_some());
         for (id, table) in partition.tables() {
             if table.active.is_empty() {
                 self.ages.remove(&id);

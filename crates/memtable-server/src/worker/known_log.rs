@@ -16,6 +16,7 @@ impl Replica {
             committed,
             verdicts: partition.verdicts().clone(),
             manifest: partition.manifest().clone(),
+            dropped: partition.dropped().clone(),
             complete_until_ms: if is_all { now_ms.saturating_sub(1) } else { 0 },
         }
     }

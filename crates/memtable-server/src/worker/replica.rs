@@ -257,12 +257,18 @@ impl Replica {
         }
         for effect in &effects {
             self.tell_of(effect, leads);
+            if let CommitEffect::TableChanged { removed, .. } = effect {
+                // No manifest that is compared with names what came and went at once.
+                self.shared.pending_ssts.lock().retain(|id| !removed.contains(id));
+            }
             match effect {
                 CommitEffect::Flushed { .. } => drop(self.metrics.flushes.inc()),
                 CommitEffect::Compacted { .. } => drop(self.metrics.compactions.inc()),
                 CommitEffect::Loaded { .. } => drop(self.metrics.loads.inc()),
                 CommitEffect::TableCreated(_)
                 | CommitEffect::NotLoaded(_)
+                | CommitEffect::TableChanged { .. }
+                | CommitEffect::TableNotChanged(_)
                 | CommitEffect::Configured
                 | CommitEffect::Cut
                 | CommitEffect::Placed
@@ -303,6 +309,11 @@ impl Replica {
     }
 
     fn tell_of(&self, effect: &CommitEffect, leads: bool) {
+        if let CommitEffect::TableChanged { table, .. } = *effect
+            && self.partition.manifest().table(table).is_none()
+        {
+            self.shared.env.tell(|| ProbeEvent::TableDropped { partition: self.shared.id, table });
+        }
         let (flush, added) = match effect {
             CommitEffect::Flushed { table, .. } => {
                 let entry = self.partition.manifest().table(*table);

@@ -240,6 +240,14 @@ impl Admin for AdminService {
         }))
     }
 
+    async fn change_table(
+        &self,
+        request: Request<v1::ChangeTableRequest>,
+    ) -> Result<Response<v1::ChangeTableReply>, Status> {
+        self.admit(&request, "change a table").await?;
+        Err(Status::unimplemented("a p-node changes tables everywhere: ask its service Kv"))
+    }
+
     async fn transfer(
         &self,
         request: Request<v1::TransferRequest>,

@@ -12,10 +12,10 @@ use tokio::sync::OwnedSemaphorePermit;
 use tonic::Request;
 use tonic::metadata::MetadataMap;
 
+use crate::tables::OWN_TABLES;
+
 /// Whose limits count where clients need not be users.
 const DEFAULT_USER: &str = "default";
-/// Tables of the database's own begin with this: no client reads or writes them.
-pub(crate) const OWN_TABLES: &str = "sextant.";
 
 #[derive(Clone)]
 pub(crate) struct Gate {

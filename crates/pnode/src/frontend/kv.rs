@@ -7,9 +7,10 @@ use futures::StreamExt;
 use futures::stream::BoxStream;
 use sextant_access::Class;
 use sextant_common::expiry::Tick;
-use sextant_common::ids::PartitionId;
+use sextant_common::ids::{PartitionId, TableId};
 use sextant_common::key::prefix_end;
 use sextant_common::limits::LARGE_BYTES;
+use sextant_common::manifest::OptionsChange;
 use sextant_common::marks::Kind;
 use sextant_common::operation::{Condition, Operation, Record};
 use sextant_common::{Error, ErrorKind, Result};
@@ -290,6 +291,37 @@ impl Kv for KvService {
         let options = r.options.unwrap_or_default().try_into().map_err(status_of)?;
         let (id, created) = self.pnode.create_table(&r.name, options).await.map_err(status_of)?;
         Ok(Response::new(v1::KvCreateTableReply { id: id.0, created }))
+    }
+
+    async fn drop_table(
+        &self,
+        request: Request<v1::KvDropTableRequest>,
+    ) -> Result<Response<v1::KvDropTableReply>, Status> {
+        let who = self.who(&request).await?;
+        let limit = deadline(request.metadata());
+        let v1::KvDropTableRequest { name, id } = request.into_inner();
+        who.may(Class::Admin, "to drop a table")
+            .and_then(|()| who.may(Class::Dangerous, "to drop a table"))
+            .and_then(|()| is_for_clients(&name))
+            .map_err(status_of)?;
+        tracing::info!(target: "audit", "{} asks to drop table {name:?}", who.name());
+        let dropped = self.pnode.drop_table(&name, id.map(TableId), limit).await.map_err(status_of)?;
+        Ok(Response::new(v1::KvDropTableReply { dropped }))
+    }
+
+    async fn alter_table(
+        &self,
+        request: Request<v1::KvAlterTableRequest>,
+    ) -> Result<Response<v1::KvAlterTableReply>, Status> {
+        let who = self.who(&request).await?;
+        let limit = deadline(request.metadata());
+        let request = request.into_inner();
+        let name = request.name.clone();
+        who.may(Class::Admin, "to alter a table").and_then(|()| is_for_clients(&name)).map_err(status_of)?;
+        tracing::info!(target: "audit", "{} asks to alter table {name:?}", who.name());
+        let change = OptionsChange::try_from(request).map_err(status_of)?;
+        let options = self.pnode.alter_table(&name, change, limit).await.map_err(status_of)?;
+        Ok(Response::new(v1::KvAlterTableReply { options: Some((&options).into()) }))
     }
 
     async fn list_tables(

@@ -154,7 +154,7 @@ impl Store for RespStore {
             if store.database == Database::FIRST || is_known() {
                 return Ok(true);
             }
-            store.pnode.tables_by_name().look().await?;
+            store.pnode.tables_by_name().look(store.pnode.core().deadline(None)).await?;
             if !is_known() && makes {
                 store.pnode.create_table(store.table(), TableOptions::default()).await?;
             }
@@ -163,7 +163,7 @@ impl Store for RespStore {
     }
 
     async fn databases(&self) -> Result<Vec<Database>> {
-        self.pnode.tables_by_name().look().await?;
+        self.pnode.tables_by_name().look(self.pnode.core().deadline(None)).await?;
         let tables = &self.pnode.core().views.tables;
         let is_there =
             |database: &Database| *database == Database::FIRST || tables.get(database.table()).is_some();

@@ -166,14 +166,14 @@ fn carry(stamp: ManifestVersion, manifest: &ManifestView, table: TableId, at: Re
         Flushed::Table(sst) => !sst.meta.covers(at.key) || sst.filter_says(at.hash) == Some(false),
         Flushed::Unknown => mutant::active(Mutant::StampPastSwallowed),
     };
-    let table = manifest.table(table);
-    let flushes = table.map_or(&[][..], |t| &t.flushes);
+    // It was dropped, or is not there yet: nothing is known of it.
+    let Some(table) = manifest.table(table) else { return Carry::Unusable };
     carry_stamp(
         stamp,
         manifest.version,
-        table.map_or(ManifestVersion(0), |t| t.last_flush_version),
+        table.last_flush_version,
         manifest.flushes_known_after,
-        flushes.iter().map(|(version, flushed)| (*version, || ruled_out(flushed))),
+        table.flushes.iter().map(|(version, flushed)| (*version, || ruled_out(flushed))),
     )
 }
 
@@ -200,6 +200,16 @@ mod tests {
     fn cache() -> (RecordCache, Arc<PNodeMetrics>) {
         let metrics = Arc::new(PNodeMetrics::default());
         (RecordCache::new(1 << 20, metrics.clone()), metrics)
+    }
+
+    #[test]
+    fn nothing_is_known_of_a_table_that_the_manifest_does_not_have() {
+        let (cache, _) = cache();
+        let before = ManifestView::build(first(), &ManifestView::empty());
+        cache.insert(ManifestVersion(1), T1, at(b"k"), &record(b"v"));
+        assert!(cache.lookup(&before, T1, at(b"k")).is_some());
+        let dropped = ManifestView::build(manifest(2, vec![table_manifest(2, vec![])]), &before);
+        assert!(cache.lookup(&dropped, T1, at(b"k")).is_none());
     }
 
     /// Version 1 with table 1, flushed at version 1.

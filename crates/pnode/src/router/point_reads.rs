@@ -149,7 +149,10 @@ impl PointReads {
                     error
                 }
                 Setback::UnknownTable => {
-                    self.tables.create_in_partition(read.table, read.partition, deadline).await?;
+                    if let Some(other) = self.tables.missing_in(read.table, read.partition, deadline).await? {
+                        let read = Read { table: &other, key: read.key.clone(), ..*read };
+                        return Box::pin(self.read(&read, deadline, None)).await;
+                    }
                     Error::new(ErrorKind::UnknownTable, "the table is not in its partition yet")
                 }
                 Setback::Wait(error) => error,

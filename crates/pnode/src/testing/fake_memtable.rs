@@ -402,6 +402,24 @@ impl Admin for Service {
         }))
     }
 
+    async fn change_table(
+        &self,
+        request: Request<v1::ChangeTableRequest>,
+    ) -> Result<Response<v1::ChangeTableReply>, Status> {
+        let v1::ChangeTableRequest { partition, id, change } = request.into_inner();
+        let Some(v1::change_table_request::Change::Drop(_)) = change else {
+            return Err(Status::unimplemented("tables of a fake cluster keep their options"));
+        };
+        let mut state = self.state.lock();
+        let leader = self.hint(&state, partition);
+        let Some(p) = state.partitions.get_mut(&partition) else {
+            let status = v1::WriteStatus::WriteNotLeader as i32;
+            return Ok(Response::new(v1::ChangeTableReply { status, leader, ..Default::default() }));
+        };
+        let changed = p.drop_table(TableId(id));
+        Ok(Response::new(v1::ChangeTableReply { changed, leader, ..Default::default() }))
+    }
+
     async fn raise_format(
         &self,
         _: Request<v1::RaiseFormatRequest>,

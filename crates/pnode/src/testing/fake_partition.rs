@@ -72,6 +72,7 @@ impl Partition {
             next_table: 2,
             configuration: None,
             cuts: Default::default(),
+            dropped: Default::default(),
             loads: Vec::new(),
         };
         Self {
@@ -220,6 +221,14 @@ impl Partition {
         }));
         self.manifest.tables.push(table);
         self.manifest.tables.sort_by_key(|t| t.table);
+    }
+
+    /// Whoever asks for it is told that there is no such table.
+    pub fn drop_table(&mut self, table: TableId) -> bool {
+        let before = self.manifest.tables.len();
+        self.manifest.tables.retain(|t| t.table != table);
+        self.manifest.version.0 += 1;
+        self.manifest.tables.len() < before
     }
 
     pub fn read(&self, table: TableId, key: &Bytes, searched: u64) -> ReadAnswer {

@@ -27,8 +27,8 @@ pub(crate) use health::Health;
 pub(crate) use large::{LARGE_ANSWER_MAX, LargeReads, OnTheWay, VALUE_BYTES_MAX, busy, held};
 pub(crate) use leaders::{Hint, Leaders};
 pub(crate) use memtable::{
-    Leases, MemtableAnswer, MemtablePeer, MemtablePeers, MemtableRead, MemtableSays, News, Passage, SentOp,
-    SentWrite, WriteSays, connect_leases,
+    Disposed, Leases, MemtableAnswer, MemtablePeer, MemtablePeers, MemtableRead, MemtableSays, News, Passage,
+    SentOp, SentWrite, TableWish, WriteSays, connect_leases,
 };
 pub(crate) use pages::{MemtablePageSays, Page, PageRequest, SstPageSays};
 pub(crate) use refusals::Refusals;

@@ -268,10 +268,6 @@ impl ManifestView {
         })
     }
 
-    pub fn names(&self) -> impl Iterator<Item = (TableId, &str)> {
-        self.manifest.tables.iter().map(|table| (table.table, table.name.as_str()))
-    }
-
     pub fn ssts(&self) -> impl Iterator<Item = &Arc<Sst>> {
         self.tables.iter().flat_map(|table| table.ssts()).map(|placed| &placed.sst)
     }

@@ -95,7 +95,10 @@ impl Views {
             self.tell(partition, &next);
             let news = !Arc::ptr_eq(&next.manifest, &current.manifest);
             if news {
-                self.tables.learn_all(&next.manifest);
+                match partition.0 {
+                    0 => self.tables.learn_all(&next.manifest),
+                    _ => self.tables.learn_of_some(&next.manifest),
+                }
             }
             let next = Arc::new(next);
             slot.view.store(next.clone());

@@ -28,6 +28,11 @@ impl PreparedOp {
         Ok(Self { hash: filter_hash(&op.key), table, partition, op })
     }
 
+    /// The same of another table, which places its keys alike.
+    pub fn of_table(&self, table: Arc<TableInfo>) -> Self {
+        Self { table, partition: self.partition, hash: self.hash, op: self.op.clone() }
+    }
+
     pub fn at(&self) -> ReadKey<'_> {
         ReadKey { partition: self.partition, key: &self.op.key, hash: self.hash }
     }

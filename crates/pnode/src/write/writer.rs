@@ -1,5 +1,6 @@
 //! A write from its checks to its outcome.
 
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -227,9 +228,21 @@ impl Writer {
                 }
                 Attempt::NotSent(error) => told.clone().unwrap_or(error),
                 Attempt::UnknownTable => {
-                    for op in ops {
-                        let created = self.tables.create_in_partition(&op.table, partition, deadline).await;
-                        created.map_err(|e| unknown(maybe_executed, e))?;
+                    let mut replaced = HashMap::new();
+                    let mut asked = HashSet::new();
+                    for op in ops.iter().filter(|op| asked.insert(op.table.id)) {
+                        let missing = self.tables.missing_in(&op.table, partition, deadline).await;
+                        if let Some(other) = missing.map_err(|e| unknown(maybe_executed, e))? {
+                            replaced.insert(op.table.id, other);
+                        }
+                    }
+                    if !replaced.is_empty() && maybe_executed {
+                        return Err(unknown(true, Error::retry("a table was replaced by another one")));
+                    }
+                    if !replaced.is_empty() {
+                        let of = |op: &PreparedOp| replaced.get(&op.table.id).unwrap_or(&op.table).clone();
+                        let ops: Vec<_> = ops.iter().map(|op| op.of_table(of(op))).collect();
+                        return Box::pin(self.attempts(&ops, identity, deadlines, None)).await;
                     }
                     Error::new(ErrorKind::UnknownTable, "the table is not in its partition yet")
                 }

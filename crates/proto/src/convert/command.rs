@@ -4,8 +4,8 @@
 use bytes::BytesMut;
 use prost::Message;
 use sextant_common::command::{
-    Compaction, Configure, CutPoint, EndCut, EnsureTable, Flush, Freeze, Load, OpenCut, OpenSession,
-    Placement, Relocation, Tick,
+    Alteration, ChangeTable, Compaction, Configure, CutPoint, EndCut, EnsureTable, Flush, Freeze, Load,
+    OpenCut, OpenSession, Placement, Relocation, Tick,
 };
 use sextant_common::error::{Error, Result};
 use sextant_common::expiry;
@@ -180,6 +180,31 @@ impl Logged for EnsureTable {
             name: m.name,
             options: m.options.unwrap_or_default().try_into()?,
             id: (m.id != 0).then_some(TableId(m.id)),
+        })
+    }
+}
+
+impl Logged for ChangeTable {
+    fn encode(&self, out: &mut BytesMut) {
+        let options = match &self.alteration {
+            Alteration::Drop => None,
+            Alteration::Options(options) => Some(options.into()),
+        };
+        let (term, table, next_seq) = (self.term, self.table.0, self.next_seq);
+        put(&v1::LogChangeTable { term, table, next_seq, generation: self.generation.0, options }, out);
+    }
+
+    fn decode(body: &[u8]) -> Result<Self> {
+        let m: v1::LogChangeTable = message(body)?;
+        Ok(Self {
+            term: m.term,
+            table: TableId(m.table),
+            next_seq: m.next_seq,
+            generation: Generation(m.generation),
+            alteration: match m.options {
+                None => Alteration::Drop,
+                Some(options) => Alteration::Options(options.try_into()?),
+            },
         })
     }
 }

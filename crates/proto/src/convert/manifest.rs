@@ -8,24 +8,69 @@ use sextant_common::ids::{Generation, ManifestVersion, NodeId, PartitionId, Tabl
 use sextant_common::key_range::KeyRange;
 use sextant_common::limits;
 use sextant_common::manifest::{
-    Compression, Expiring, FlushRecord, Generations, Manifest, Origin, SstList, SstMeta, TableInfo,
-    TableManifest, TableOptions,
+    Compression, Expiring, FlushRecord, Generations, Manifest, OptionsChange, Origin, SstList, SstMeta,
+    TableInfo, TableManifest, TableOptions,
 };
 
 use super::{sst_id_from_wire, sst_id_to_wire};
 use crate::v1;
+
+fn compression_to_wire(compression: Compression) -> u32 {
+    match compression {
+        Compression::None => 0,
+        Compression::Lz4 => 1,
+        Compression::Zstd => 2,
+    }
+}
+
+fn compression_from_wire(compression: u32) -> Result<Compression> {
+    match compression {
+        0 => Ok(Compression::None),
+        1 => Ok(Compression::Lz4),
+        2 => Ok(Compression::Zstd),
+        other => Err(Error::invalid(format!("unknown compression {other}"))),
+    }
+}
 
 impl From<&TableOptions> for v1::TableOptions {
     fn from(o: &TableOptions) -> Self {
         v1::TableOptions {
             filter_inserts: o.filter_inserts,
             partition_prefix: o.partition_prefix,
-            compression: match o.compression {
-                Compression::None => 0,
-                Compression::Lz4 => 1,
-                Compression::Zstd => 2,
-            },
+            compression: compression_to_wire(o.compression),
         }
+    }
+}
+
+impl From<&OptionsChange> for v1::AlterTable {
+    fn from(change: &OptionsChange) -> Self {
+        let compression = change.compression.map(compression_to_wire);
+        Self { filter_inserts: change.filter_inserts, compression }
+    }
+}
+
+impl TryFrom<v1::AlterTable> for OptionsChange {
+    type Error = Error;
+
+    fn try_from(m: v1::AlterTable) -> Result<Self> {
+        let compression = m.compression.map(compression_from_wire).transpose()?;
+        Ok(Self { filter_inserts: m.filter_inserts, compression })
+    }
+}
+
+impl v1::KvAlterTableRequest {
+    pub fn of(name: &str, change: &OptionsChange) -> Self {
+        let compression = change.compression.map(compression_to_wire);
+        Self { name: name.to_owned(), filter_inserts: change.filter_inserts, compression }
+    }
+}
+
+impl TryFrom<v1::KvAlterTableRequest> for OptionsChange {
+    type Error = Error;
+
+    fn try_from(r: v1::KvAlterTableRequest) -> Result<Self> {
+        let compression = r.compression.map(compression_from_wire).transpose()?;
+        Ok(Self { filter_inserts: r.filter_inserts, compression })
     }
 }
 
@@ -36,12 +81,7 @@ impl TryFrom<v1::TableOptions> for TableOptions {
         Ok(TableOptions {
             filter_inserts: o.filter_inserts,
             partition_prefix: o.partition_prefix,
-            compression: match o.compression {
-                0 => Compression::None,
-                1 => Compression::Lz4,
-                2 => Compression::Zstd,
-                other => return Err(Error::invalid(format!("unknown compression {other}"))),
-            },
+            compression: compression_from_wire(o.compression)?,
         })
     }
 }

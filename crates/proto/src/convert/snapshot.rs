@@ -8,9 +8,9 @@ use prost::Message;
 use sextant_common::error::{Error, Result};
 use sextant_common::expiry::Tick;
 use sextant_common::ids::{Generation, LoadId, LogPosition, PartitionId, Seq, TableId};
-use sextant_common::manifest::Manifest;
+use sextant_common::manifest::{Manifest, TableInfo};
 use sextant_common::operation::{RecordedOutcome, Told};
-use sextant_common::snapshot::{Checkpoint, HeldCuts, SessionMemory, Snapshot};
+use sextant_common::snapshot::{Checkpoint, DroppedTables, HeldCuts, SessionMemory, Snapshot};
 
 use super::operation::WireTold;
 use crate::v1;
@@ -54,6 +54,8 @@ pub fn encode<'s, S>(
         cuts: snapshot.cuts.cuts.iter().map(|cut| (&**cut).into()).collect(),
         cuts_applied: snapshot.cuts.applied,
         loads: snapshot.loads.iter().map(|id| id.0).collect(),
+        dropped: snapshot.dropped.newest.iter().map(dropped_to_wire).collect(),
+        dropped_ids: snapshot.dropped.ids.iter().map(|id| id.0).collect(),
     }
     .encode_to_vec()
 }
@@ -73,7 +75,10 @@ pub fn decode(bytes: &[u8], partition: PartitionId) -> Result<Snapshot<SessionLi
     let at: LogPosition = m.at.unwrap_or_default().into();
     let flushed = manifest.tables.iter().map(|t| t.flushed_generation.0);
     let generations = m.generations.iter().map(|g| g.generation).chain(flushed);
-    if generations.chain([at.index, m.next_seq, manifest.version.0]).any(|number| number > NUMBER_MAX) {
+    if generations
+        .chain([at.index, m.next_seq, manifest.version.0, m.cuts_applied])
+        .any(|number| number > NUMBER_MAX)
+    {
         return Err(bad("a number that no log reaches".into()));
     }
     if manifest.partition != partition {
@@ -100,7 +105,20 @@ pub fn decode(bytes: &[u8], partition: PartitionId) -> Result<Snapshot<SessionLi
         },
         cuts,
         loads: m.loads.into_iter().map(LoadId).collect(),
+        dropped: DroppedTables {
+            ids: m.dropped_ids.into_iter().map(TableId).collect(),
+            newest: m.dropped.into_iter().map(dropped_from_wire).collect::<Result<_>>()?,
+        },
     })
+}
+
+fn dropped_to_wire(table: &TableInfo) -> v1::DroppedTable {
+    v1::DroppedTable { id: table.id.0, name: table.name.clone(), options: Some((&table.options).into()) }
+}
+
+fn dropped_from_wire(table: v1::DroppedTable) -> Result<TableInfo> {
+    let v1::DroppedTable { id, name, options } = table;
+    Ok(TableInfo { id: TableId(id), name, options: options.unwrap_or_default().try_into()? })
 }
 
 fn session_to_wire(id: u64, session: &SessionMemory) -> v1::SnapshotSession {
@@ -163,9 +181,10 @@ mod tests {
         };
         let decode = |m: v1::PartitionSnapshot| decode(&m.encode_to_vec(), id);
         decode(good()).unwrap();
-        let mistakes: [fn(&mut v1::PartitionSnapshot); 4] = [
+        let mistakes: [fn(&mut v1::PartitionSnapshot); 5] = [
             |m| m.at = Some(v1::LogPosition { term: 2, index: u64::MAX }),
             |m| m.next_seq = u64::MAX,
+            |m| m.cuts_applied = u64::MAX,
             |m| m.generations[0].generation = u64::MAX,
             |m| m.manifest.as_mut().unwrap().version = u64::MAX,
         ];

@@ -1702,6 +1702,23 @@ pub struct LogEnsureTable {
     #[prost(uint32, tag = "4")]
     pub id: u32,
 }
+/// A table is dropped, or has other options.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct LogChangeTable {
+    #[prost(uint64, tag = "1")]
+    pub term: u64,
+    #[prost(uint32, tag = "2")]
+    pub table: u32,
+    /// Of the write that would come next.
+    #[prost(uint64, tag = "3")]
+    pub next_seq: u64,
+    /// Of the active memtable.
+    #[prost(uint64, tag = "4")]
+    pub generation: u64,
+    /// Absent: it is dropped.
+    #[prost(message, optional, tag = "5")]
+    pub options: ::core::option::Option<TableOptions>,
+}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct LogOpenSession {
     #[prost(uint64, tag = "1")]
@@ -1882,6 +1899,21 @@ pub struct PartitionSnapshot {
     /// The newest loads that were adopted, oldest first.
     #[prost(fixed64, repeated, tag = "14")]
     pub loads: ::prost::alloc::vec::Vec<u64>,
+    /// The newest tables that were dropped, oldest first.
+    #[prost(message, repeated, tag = "15")]
+    pub dropped: ::prost::alloc::vec::Vec<DroppedTable>,
+    /// The ids of all of them, and of those that were dropped elsewhere before they came here; rising.
+    #[prost(uint32, repeated, tag = "18")]
+    pub dropped_ids: ::prost::alloc::vec::Vec<u32>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DroppedTable {
+    #[prost(uint32, tag = "1")]
+    pub id: u32,
+    #[prost(string, tag = "2")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(message, optional, tag = "3")]
+    pub options: ::core::option::Option<TableOptions>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RaftVote {
@@ -5673,6 +5705,38 @@ pub struct KvCreateTableReply {
     #[prost(bool, tag = "2")]
     pub created: bool,
 }
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct KvDropTableRequest {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// Only the table with this id; 0: none, only what is left of one whose drop did not get everywhere. Absent: whichever has the name
+    /// (who repeats that after a failure may drop another one than before).
+    #[prost(uint32, optional, tag = "2")]
+    pub id: ::core::option::Option<u32>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct KvDropTableReply {
+    /// False: there was no such table.
+    #[prost(bool, tag = "1")]
+    pub dropped: bool,
+}
+/// Absent: as it is.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct KvAlterTableRequest {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(bool, optional, tag = "2")]
+    pub filter_inserts: ::core::option::Option<bool>,
+    /// As in TableOptions. What is stored is rewritten as it is compacted.
+    #[prost(uint32, optional, tag = "3")]
+    pub compression: ::core::option::Option<u32>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct KvAlterTableReply {
+    /// All of them, as they are now.
+    #[prost(message, optional, tag = "1")]
+    pub options: ::core::option::Option<TableOptions>,
+}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct KvListTablesRequest {}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -6057,6 +6121,51 @@ pub mod kv_client {
             req.extensions_mut().insert(GrpcMethod::new("sextant.v1.Kv", "ListTables"));
             self.inner.unary(req, path, codec).await
         }
+        /// A table and all its records are gone, everywhere, when it returns; its name is free. Idempotent. Refused for the default table
+        /// and those of Redis' databases. The space comes back a little later.
+        pub async fn drop_table(
+            &mut self,
+            request: impl tonic::IntoRequest<super::KvDropTableRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::KvDropTableReply>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/sextant.v1.Kv/DropTable");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("sextant.v1.Kv", "DropTable"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Changes options of a table that is in use; in effect everywhere when it returns. Writes of each partition wait for a moment.
+        pub async fn alter_table(
+            &mut self,
+            request: impl tonic::IntoRequest<super::KvAlterTableRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::KvAlterTableReply>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/sextant.v1.Kv/AlterTable");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("sextant.v1.Kv", "AlterTable"));
+            self.inner.unary(req, path, codec).await
+        }
         /// Registers a session in every partition; with it a retried write takes effect once.
         pub async fn open_session(
             &mut self,
@@ -6240,6 +6349,23 @@ pub mod kv_server {
             request: tonic::Request<super::KvListTablesRequest>,
         ) -> std::result::Result<
             tonic::Response<super::KvListTablesReply>,
+            tonic::Status,
+        >;
+        /// A table and all its records are gone, everywhere, when it returns; its name is free. Idempotent. Refused for the default table
+        /// and those of Redis' databases. The space comes back a little later.
+        async fn drop_table(
+            &self,
+            request: tonic::Request<super::KvDropTableRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::KvDropTableReply>,
+            tonic::Status,
+        >;
+        /// Changes options of a table that is in use; in effect everywhere when it returns. Writes of each partition wait for a moment.
+        async fn alter_table(
+            &self,
+            request: tonic::Request<super::KvAlterTableRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::KvAlterTableReply>,
             tonic::Status,
         >;
         /// Registers a session in every partition; with it a retried write takes effect once.
@@ -6777,6 +6903,92 @@ pub mod kv_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ListTablesSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/sextant.v1.Kv/DropTable" => {
+                    #[allow(non_camel_case_types)]
+                    struct DropTableSvc<T: Kv>(pub Arc<T>);
+                    impl<T: Kv> tonic::server::UnaryService<super::KvDropTableRequest>
+                    for DropTableSvc<T> {
+                        type Response = super::KvDropTableReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::KvDropTableRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Kv>::drop_table(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = DropTableSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/sextant.v1.Kv/AlterTable" => {
+                    #[allow(non_camel_case_types)]
+                    struct AlterTableSvc<T: Kv>(pub Arc<T>);
+                    impl<T: Kv> tonic::server::UnaryService<super::KvAlterTableRequest>
+                    for AlterTableSvc<T> {
+                        type Response = super::KvAlterTableReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::KvAlterTableRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Kv>::alter_table(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = AlterTableSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
@@ -7419,6 +7631,48 @@ pub struct EnsureTableReply {
     #[prost(message, optional, tag = "5")]
     pub leader: ::core::option::Option<LeaderHint>,
     #[prost(string, tag = "6")]
+    pub message: ::prost::alloc::string::String,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ChangeTableRequest {
+    #[prost(uint32, tag = "1")]
+    pub partition: u32,
+    #[prost(uint32, tag = "2")]
+    pub id: u32,
+    #[prost(oneof = "change_table_request::Change", tags = "3, 4")]
+    pub change: ::core::option::Option<change_table_request::Change>,
+}
+/// Nested message and enum types in `ChangeTableRequest`.
+pub mod change_table_request {
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum Change {
+        /// Also if it is not there: then it will not come.
+        #[prost(message, tag = "3")]
+        Drop(super::DropTable),
+        #[prost(message, tag = "4")]
+        Alter(super::AlterTable),
+    }
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DropTable {}
+/// As in KvAlterTableRequest.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AlterTable {
+    #[prost(bool, optional, tag = "1")]
+    pub filter_inserts: ::core::option::Option<bool>,
+    #[prost(uint32, optional, tag = "2")]
+    pub compression: ::core::option::Option<u32>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ChangeTableReply {
+    #[prost(enumeration = "WriteStatus", tag = "1")]
+    pub status: i32,
+    /// The partition had the table, and it was not as wanted.
+    #[prost(bool, tag = "2")]
+    pub changed: bool,
+    #[prost(message, optional, tag = "3")]
+    pub leader: ::core::option::Option<LeaderHint>,
+    #[prost(string, tag = "4")]
     pub message: ::prost::alloc::string::String,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -8125,6 +8379,31 @@ pub mod admin_client {
                 .insert(GrpcMethod::new("sextant.v1.Admin", "EnsureTable"));
             self.inner.unary(req, path, codec).await
         }
+        /// Between p-nodes and memtable servers: drops a table in one partition, or gives it other options there. Idempotent.
+        pub async fn change_table(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ChangeTableRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ChangeTableReply>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/sextant.v1.Admin/ChangeTable",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("sextant.v1.Admin", "ChangeTable"));
+            self.inner.unary(req, path, codec).await
+        }
         /// Moves the leadership of a partition. Writes and memtable reads of the partition wait for about one leader lease.
         pub async fn transfer(
             &mut self,
@@ -8434,6 +8713,14 @@ pub mod admin_server {
             request: tonic::Request<super::EnsureTableRequest>,
         ) -> std::result::Result<
             tonic::Response<super::EnsureTableReply>,
+            tonic::Status,
+        >;
+        /// Between p-nodes and memtable servers: drops a table in one partition, or gives it other options there. Idempotent.
+        async fn change_table(
+            &self,
+            request: tonic::Request<super::ChangeTableRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ChangeTableReply>,
             tonic::Status,
         >;
         /// Moves the leadership of a partition. Writes and memtable reads of the partition wait for about one leader lease.
@@ -8795,6 +9082,49 @@ pub mod admin_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = EnsureTableSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/sextant.v1.Admin/ChangeTable" => {
+                    #[allow(non_camel_case_types)]
+                    struct ChangeTableSvc<T: Admin>(pub Arc<T>);
+                    impl<T: Admin> tonic::server::UnaryService<super::ChangeTableRequest>
+                    for ChangeTableSvc<T> {
+                        type Response = super::ChangeTableReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ChangeTableRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Admin>::change_table(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ChangeTableSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

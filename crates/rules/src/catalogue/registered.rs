@@ -229,10 +229,51 @@ macro_rules! registered {
             says: "A cached record's stamp never moves past a load, which may lack what was there.",
             otherwise: "a record that was dropped comes back",
             source: "design 14",
-            kept_in: ["tests/model/src/step/reads.rs"],
-            tests: ["drops_beside_the_cache"],
+            kept_in: ["tests/model/src/step/reads.rs", "crates/pnode/src/record_cache/mod.rs"],
+            tests: ["drops_beside_the_cache", "nothing_is_known_of_a_table_that_the_manifest_does_not_have"],
             broken_by: StampOverLoad "stamp-over-load"
                 "A cached record's stamp moves past a load that lacks the key, as past a flush." [Model],
+        }
+        "a-table-is-changed-under-no-lease" {
+            says:
+                "A table is dropped, or gets other options, by an entry that is proposed when no lease lives; none is granted, \
+                 and no group formed, until it is applied; then by a new ring.",
+            otherwise: "a holder reads what is gone, or takes for absent what left no bit",
+            source: "design 14",
+            kept_in: ["crates/memtable-server/src/worker/leading/adoption.rs"],
+            tests: [
+                "drops_while_no_lease_lives",
+                "what_was_dropped_is_seen_by_nobody_whoever_reads_and_writes_and_leads_meanwhile",
+                "options_change_under_writers_and_nothing_that_was_written_is_missed"
+            ],
+        }
+        "options-change-over-an-empty-memtable" {
+            says: "Options change when all that was written to the table before is flushed.",
+            otherwise: "keys that were inserted without a bit are taken for absent when every insert is to leave one",
+            source: "design 14",
+            kept_in: [
+                "crates/memtable-server/src/worker/leading/adoption.rs",
+                "crates/memtable-server/src/partition/commit.rs"
+            ],
+            tests: ["options_change_when_all_that_was_written_before_is_flushed"],
+            broken_by: OptionsOverMemtable "options-over-memtable"
+                "Options change over a memtable that holds something." [Operand],
+        }
+        "nothing-is-written-to-a-dropped-table" {
+            says:
+                "What comes after a drop in the log and names the table is ignored by every replica; who creates that table \
+                 late does not.",
+            otherwise: "replicas differ, or a table that nobody can name holds the log",
+            source: "design 14",
+            kept_in: [
+                "crates/memtable-server/src/partition/ingest.rs",
+                "crates/memtable-server/src/partition/commit.rs"
+            ],
+            tests: [
+                "nothing_that_comes_after_it_in_the_log_writes_to_a_dropped_table_committed_or_not",
+                "a_dropped_table_is_not_made_again_by_who_comes_late_and_its_name_is_free",
+                "a_dropped_table_holds_no_log_and_a_replay_from_before_makes_the_same_of_the_rest"
+            ],
         }
     }
     } };

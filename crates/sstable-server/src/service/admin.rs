@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use sextant_proto::v1::admin_server::Admin;
 use sextant_proto::v1::{
-    ChangeVotersReply, ChangeVotersRequest, ConfigureRequest, CutReply, CutRequest, EndLoadRequest,
-    EnsureTableReply, EnsureTableRequest, FetchTableRequest, FileChunk, ImportReply, ImportRequest,
-    LoadReply, LoadRequest, LogPage, MaintenanceReply, MaintenanceRequest, RaiseFormatReply,
-    RaiseFormatRequest, ReadLogRequest, RecoverReply, RecoverRequest, StatusReply, StatusRequest,
-    TransferReply, TransferRequest, VerifiedServer, VerifyTablesReply, VerifyTablesRequest,
+    ChangeTableReply, ChangeTableRequest, ChangeVotersReply, ChangeVotersRequest, ConfigureRequest, CutReply,
+    CutRequest, EndLoadRequest, EnsureTableReply, EnsureTableRequest, FetchTableRequest, FileChunk,
+    ImportReply, ImportRequest, LoadReply, LoadRequest, LogPage, MaintenanceReply, MaintenanceRequest,
+    RaiseFormatReply, RaiseFormatRequest, ReadLogRequest, RecoverReply, RecoverRequest, StatusReply,
+    StatusRequest, TransferReply, TransferRequest, VerifiedServer, VerifyTablesReply, VerifyTablesRequest,
 };
 use tonic::{Request, Response, Status, Streaming};
 
@@ -52,6 +52,13 @@ impl Admin for AdminService {
         &self,
         _: Request<EnsureTableRequest>,
     ) -> Result<Response<EnsureTableReply>, Status> {
+        not_here()
+    }
+
+    async fn change_table(
+        &self,
+        _: Request<ChangeTableRequest>,
+    ) -> Result<Response<ChangeTableReply>, Status> {
         not_here()
     }
 

@@ -9,8 +9,8 @@ use sextant_common::marks::{Kind, Marks};
 use sextant_common::operation::{RecordedOutcome, RequestId};
 use sextant_environment::config::LeaseConfig;
 use sextant_memtable_server::command::{
-    Command, Compaction, Configuration, ConfigurationRules, Configure, EnsureTable, Flush, Freeze, Group,
-    Load, OpenSession, Placement, Relocation, RequestResult, TableWrites, Write,
+    Alteration, ChangeTable, Command, Compaction, Configuration, ConfigurationRules, Configure, EnsureTable,
+    Flush, Freeze, Group, Load, OpenSession, Placement, Relocation, RequestResult, TableWrites, Write,
 };
 use sextant_memtable_server::partition::Partition;
 use sextant_memtable_server::partition::ingest::Body;
@@ -81,6 +81,11 @@ fn commands() -> Vec<Command> {
             sst,
         })
     };
+    // After the load.
+    let change = |alteration| {
+        let (table, next_seq, generation) = (TableId(1), (1 << 37) + 1, Generation((3 << 40) + 1));
+        Command::ChangeTable(ChangeTable { term: TERM, table, next_seq, generation, alteration })
+    };
     vec![
         Command::EnsureTable(EnsureTable {
             term: TERM,
@@ -134,6 +139,8 @@ fn commands() -> Vec<Command> {
             tombstones_dropped: true,
         }),
         flush(None),
+        change(Alteration::Options(TableOptions { filter_inserts: true, ..TableOptions::default() })),
+        change(Alteration::Drop),
     ]
 }
 
@@ -159,6 +166,11 @@ pub fn following(partition: &Partition, term: u64) -> Vec<Command> {
         Command::Freeze(Freeze { term, table, generation: state.generation() })
     };
     commands.extend(partition.tables().map(freeze));
+    if let Some((table, state)) = partition.tables().last() {
+        let (next_seq, generation, alteration) =
+            (partition.last_seq() + 1, state.generation(), Alteration::Drop);
+        commands.push(Command::ChangeTable(ChangeTable { term, table, next_seq, generation, alteration }));
+    }
     commands
 }
 

@@ -7,9 +7,9 @@ use sextant_common::ErrorKind;
 use sextant_common::cut::{Cut, CutTable};
 use sextant_common::expiry::Tick;
 use sextant_common::ids::{Generation, LoadId, LogPosition, PartitionId, Seq, TableId};
-use sextant_common::manifest::Manifest;
+use sextant_common::manifest::{Manifest, TableInfo, TableOptions};
 use sextant_common::operation::{RecordedOutcome, RequestId};
-use sextant_common::snapshot::HeldCuts;
+use sextant_common::snapshot::{DroppedTables, HeldCuts};
 use sextant_environment::Env;
 use sextant_environment::config::LeaseConfig;
 use sextant_environment::rng::SeededRng;
@@ -129,6 +129,15 @@ pub fn seeds() -> Vec<Vec<u8>> {
         configuration: Some((Configuration::founding(&LeaseConfig::default(), 1 << 20), 9)),
         cuts: HeldCuts { applied: 98, cuts: vec![sample_cut().into()] },
         loads: vec![LoadId(7), LoadId(u64::MAX)],
+        dropped: DroppedTables {
+            ids: [TableId(7), TableId(u32::MAX)].into(),
+            newest: [TableInfo {
+                id: TableId(7),
+                name: "gone".into(),
+                options: TableOptions { filter_inserts: true, ..TableOptions::default() },
+            }]
+            .into(),
+        },
     };
     let mut empty = full.clone();
     empty.checkpoint.sessions = DuplicateTable::default();

@@ -4,11 +4,11 @@
 //!
 //! It ends all memtables before it, as a freeze and a flush would. It is shown (by manifest, and by the answer that older ones are
 //! stale) when it may be published, and its seq is published after that: two stores, and reads go on between them.
-
 //!
 //! What the servers do (`adopted`) is another kind: tables come on top of others, when everything before is flushed and no lease lives.
 //! Nothing announces it, and none of its seqs is swapped into slots. It is shown when it is committed, and the ring begins anew: so what
 //! was kept ends, and whoever gets a lease gets its manifest. (In the model it brings every key, so "on top" is "instead".)
+//! A table that is dropped goes in the same way, with what its memtables have.
 
 use super::{Action, Protocol};
 use crate::Mutant;
@@ -43,10 +43,10 @@ impl Protocol {
         }
     }
 
-    /// The leader serves, everything before is flushed, and no lease is in use.
+    /// The leader serves, everything before is flushed (unless it goes with a table that is dropped), and no lease is in use.
     fn may_adopt(&self, s: &State) -> bool {
-        let active = s.generation();
-        let is_flushed = self.manifest(s).next_to_flush() == active && s.is_empty(active);
+        let (active, is_drop) = (s.generation(), self.bounds.loaded == Cell::NOTHING);
+        let is_flushed = is_drop || self.manifest(s).next_to_flush() == active && s.is_empty(active);
         let is_leased = s.pnodes.iter().any(|p| p.grants != 0 || p.old_grant);
         self.serves(s) && is_flushed && (!is_leased || self.is(Mutant::LoadUnderLease))
     }

@@ -3,6 +3,7 @@
 //! Every answer goes into one history, key by key, which the checker judges. What concerns more than one key (a batch is seen
 //! whole) is judged here.
 
+mod changes;
 mod copies;
 mod history;
 mod increments;
@@ -34,6 +35,7 @@ use crate::host::{Host, mix};
 use crate::plan::{PNODES, Plan};
 use crate::world::{Phase, World};
 
+pub use changes::changes;
 pub use copies::late_copies;
 pub use history::Book;
 pub use late_retries::late_retries;

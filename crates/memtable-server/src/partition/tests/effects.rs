@@ -46,7 +46,7 @@ fn a_load_is_told_and_one_that_did_not_fit_is_nothing() {
             ssts: vec![sst(3)],
         })
     };
-    for (next_seq, expected) in [(5, Done::Nothing), (1, Done::Loaded)] {
+    for (next_seq, expected) in [(5, Done::Nothing), (1, Done::Unwritten)] {
         n.command(&load(next_seq));
         let (at, body) = n.log.last().unwrap();
         assert_eq!(effect(*at, body, n.partition.verdicts()).unwrap(), expected);

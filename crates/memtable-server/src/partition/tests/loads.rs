@@ -47,12 +47,12 @@ fn a_load_comes_on_top_as_one_change_and_numbers_go_on_behind_it() {
     assert!(
         matches!(append(&mut n, &load), Ingested::Frozen { next, .. } if next == Generation(FLUSHED + 1))
     );
-    assert!(n.partition.is_loading());
+    assert!(n.partition.is_adopting());
     assert_eq!((n.version(), ssts(&n.partition)), (version, vec![1]), "nothing is seen yet");
     let added = vec![sst(12).id, sst(11).id];
     assert_eq!(n.commit(), [CommitEffect::Loaded { table: T, id: LoadId(7), added }]);
     assert_eq!((n.version(), ssts(&n.partition)), (version + 1, vec![12, 11, 1]));
-    assert!(n.partition.has_loaded(LoadId(7)) && !n.partition.is_loading());
+    assert!(n.partition.has_loaded(LoadId(7)) && !n.partition.is_adopting());
     assert_eq!(n.partition.last_seq(), SEQ);
     n.write(put("a", "2"));
     assert_eq!(n.partition.last_seq(), SEQ + 1);
@@ -95,7 +95,7 @@ fn a_truncated_load_leaves_nothing() {
     let load = load(&n, 7, &[11]);
     append(&mut n, &load);
     n.truncate_from(first);
-    assert!(!n.partition.is_loading() && n.partition.last_seq() == seq);
+    assert!(!n.partition.is_adopting() && n.partition.last_seq() == seq);
     assert_eq!(n.partition.table(T).unwrap().generation(), Generation(2));
     n.write(put("b", "1"));
     assert_eq!(n.partition.last_seq(), seq + 1);

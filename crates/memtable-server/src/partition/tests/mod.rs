@@ -1,7 +1,8 @@
 //! The partition's rules, the scenarios of the protocol model among them: what becomes of writes ([`writes`], [`updates`]), of entries
-//! ([`entries`]), and replicas compared with each other ([`agreement`]). Here is the node that they play with.
+//! ([`entries`]), of tables ([`changes`]), and replicas compared with each other ([`agreement`]). Here is the node that they play with.
 
 mod agreement;
+mod changes;
 mod cuts;
 mod effects;
 mod entries;

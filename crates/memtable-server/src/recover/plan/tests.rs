@@ -254,3 +254,14 @@ fn the_highest_numbers_are_those_of_any_table_chosen_or_not() {
     assert_eq!((plan.newest_seq, plan.newest_term, plan.newest_index), (29, 4, 40));
     assert_eq!(plan.lineage, Some(7));
 }
+
+#[test]
+fn the_options_are_those_that_were_planned_last_and_keys_are_where_they_were() {
+    let filtered = TableOptions { filter_inserts: true, ..TableOptions::default() };
+    let mut newer = at(2, 2, 2);
+    contents(&mut newer).options = filtered.clone();
+    let planned = plan(P, &[at(1, 1, 1), newer.clone()]).unwrap();
+    assert_eq!(planned.tables[0].options, filtered);
+    contents(&mut newer).options.partition_prefix = 3;
+    refused(&[at(1, 1, 1), newer], &["another partition prefix"]);
+}

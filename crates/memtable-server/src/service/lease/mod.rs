@@ -87,6 +87,8 @@ impl Lease for LeaseShell {
                 .shared
                 .desk
                 .manifest()
+                // (Asked after it was read: a leader that was cut off does not say what tables there are.)
+                .filter(|_| handle.shared.serving().is_some())
                 .map(|(epoch, manifest)| FilterSet::without_filters(epoch, manifest)),
             false => {
                 let (done, filters) = oneshot::channel();

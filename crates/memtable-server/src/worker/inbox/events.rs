@@ -156,7 +156,9 @@ fn refuse(replica: &Replica, event: Event) {
         Event::HandOver { done, .. } | Event::RenewCut { done, .. } => no(done),
         Event::BeginLoad { done, .. } => no(done),
         Event::HasLoaded { done, .. } => no(done),
-        Event::Adopt { done, .. } => drop(done.send(Adopted::NotNow(not_leading()))),
+        Event::Adopt { done, .. } | Event::ChangeTable { done, .. } => {
+            drop(done.send(Adopted::NotNow(not_leading())))
+        }
         Event::Compact { done, .. } => done.into_iter().for_each(no),
         Event::Flushed { result, .. } => replica.drop_tables(result),
         Event::Compacted { result, .. } => replica.drop_tables(result),

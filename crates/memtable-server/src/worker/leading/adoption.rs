@@ -1,15 +1,16 @@
-//! A bulk load is adopted: its SSTables, which are durable, come on top of what their table has, and are seen by everybody from one
-//! moment on (design, section 14).
+//! What no bit leads to is adopted: everybody sees it from one moment on (design, section 14). That is a bulk load, whose SSTables come
+//! on top of what their table has, and a table that is dropped, or gets other options.
 //!
-//! Owns the order of the steps, and what is held back meanwhile: leases are granted no more, and no group is formed, until the load is
-//! applied, or given up before it was proposed. Does not own how its SSTables were written (`maintenance::loads`).
+//! Owns the order of the steps, and what is held back meanwhile: leases are granted no more, and no group is formed, until it is
+//! applied, or given up before it was proposed. Does not own how SSTables of loads were written (`maintenance::loads`).
 //!
-//! Invariants: when it is proposed no lease lives, everything written to the table before is in the manifest, and nothing is under way.
-//! What is proposed is given up no more. Leases are granted again by a ring of another epoch, for the manifest that has it.
+//! Invariants: when it is proposed no lease lives, and nothing is under way; everything written to the table before is in the manifest,
+//! unless the table goes with it. What is proposed is given up no more. Leases are granted again by a ring of another epoch, for the
+//! manifest that has it.
 
 use sextant_common::configuration::Feature;
 use sextant_common::error::{Error, ErrorKind, Result};
-use sextant_common::ids::{Generation, LoadId};
+use sextant_common::ids::{Generation, LoadId, PartitionId, TableId};
 use sextant_common::key_range::KeyRange;
 use sextant_common::load;
 use sextant_common::manifest::{Generations, SstList, SstMeta};
@@ -19,11 +20,14 @@ use tokio::sync::oneshot;
 
 use super::Leading;
 use super::upkeep::generations;
-use crate::command::{Command, Load};
+use crate::command::{Alteration, ChangeTable, Command, Load};
 use crate::leadership::not_leading;
 use crate::lease::ring::Run;
-use crate::replica::{Adopted, LoadJob, Written};
+use crate::replica::{Adopted, LoadJob, TableWish, Written};
 use crate::worker::replica::Replica;
+
+/// The partition that gives tables their ids.
+const ALLOCATOR: PartitionId = PartitionId(0);
 
 /// How long writes are held back at most. Then the load waits for another time.
 const HOLD_NS: u64 = 3_000_000_000;
@@ -59,21 +63,42 @@ impl Rest {
     }
 }
 
-/// A load that is to be seen.
+/// What is to be seen.
+enum Adopting {
+    Load(Written),
+    Change(TableId, TableWish),
+}
+
+impl Adopting {
+    fn table(&self) -> TableId {
+        match self {
+            Adopting::Load(load) => load.table,
+            Adopting::Change(table, _) => *table,
+        }
+    }
+
+    /// What its table has goes with it, so none of that need be durable.
+    fn is_drop(&self) -> bool {
+        matches!(self, Adopting::Change(_, TableWish::Gone))
+    }
+}
+
 pub(super) struct Adoption {
-    load: Written,
+    what: Adopting,
     until_ns: u64,
     proposed: bool,
     done: oneshot::Sender<Adopted>,
 }
 
-/// What decides what comes next.
+/// What decides what comes next. (Of a table that is dropped it does not matter what its memtables hold.)
 #[derive(Clone, Copy, Debug)]
 struct Facts {
     /// The table's active memtable holds something.
     is_written_to: bool,
     /// Memtables of it are frozen, or about to be.
     is_flushing: bool,
+    /// A cut is on its way into the manifest, and has the table.
+    is_cutting: bool,
     /// A lease may be in use.
     is_leased: bool,
     /// Something is proposed that the log does not have yet.
@@ -92,9 +117,14 @@ enum Step {
 
 fn next_step(facts: Facts) -> Step {
     match facts {
-        Facts { is_written_to: false, is_flushing: false, is_leased: false, is_proposing: false, .. } => {
-            Step::Propose
-        }
+        Facts {
+            is_written_to: false,
+            is_flushing: false,
+            is_cutting: false,
+            is_leased: false,
+            is_proposing: false,
+            ..
+        } => Step::Propose,
         Facts { now_ns, until_ns, .. } if now_ns >= until_ns => Step::GiveUp,
         Facts { is_written_to: true, is_flushing: false, is_proposing: false, .. } => Step::Freeze,
         _ => Step::Wait,
@@ -157,7 +187,7 @@ impl Leading {
     /// Whether a load is seen. An error: that is not decided.
     pub(super) fn has_loaded(&self, replica: &Replica, id: LoadId) -> Result<bool> {
         self.check_serves(replica)?;
-        if self.adoption.is_some() || replica.partition.is_loading() {
+        if self.adoption.is_some() || replica.partition.is_adopting() {
             return Err(Error::retry("a load is being committed"));
         }
         Ok(replica.partition.has_loaded(id))
@@ -179,16 +209,49 @@ impl Leading {
 
     /// Begins to hold back what must not be under way when the load is seen.
     pub(super) fn adopt(&mut self, replica: &Replica, load: Written, done: oneshot::Sender<Adopted>) {
-        let busy = || Error::retry("another load is being committed");
+        if replica.partition.has_loaded(load.id) {
+            return drop(done.send(Adopted::Seen));
+        }
+        match self.tenure.term == load.term {
+            true => self.begin_adoption(replica, Adopting::Load(load), done),
+            false => drop(done.send(Adopted::NotNow(not_leading()))),
+        }
+    }
+
+    /// The same, when a table is to be dropped, or to have other options.
+    pub(super) fn change_table(
+        &mut self,
+        replica: &Replica,
+        table: TableId,
+        wanted: TableWish,
+        done: oneshot::Sender<Adopted>,
+    ) {
+        self.begin_adoption(replica, Adopting::Change(table, wanted), done);
+    }
+
+    fn begin_adoption(&mut self, replica: &Replica, what: Adopting, done: oneshot::Sender<Adopted>) {
+        let busy = || Error::retry("a load, or another change of a table, is being committed");
         let refused = match self.check_serves(replica) {
-            _ if replica.partition.has_loaded(load.id) => return drop(done.send(Adopted::Seen)),
-            Ok(()) if self.adoption.is_some() || replica.partition.is_loading() => Some(busy()),
-            Ok(()) if self.tenure.term != load.term || self.handover.is_some() => Some(not_leading()),
+            Ok(()) if self.adoption.is_some() || replica.partition.is_adopting() => Some(busy()),
+            Ok(()) if self.handover.is_some() => Some(not_leading()),
             Ok(()) => self.adoption_rest.check(replica.shared.env.clock.grantor_ns()).err(),
             Err(e) => Some(e),
         };
         if let Some(e) = refused {
             return drop(done.send(Adopted::NotNow(e)));
+        }
+        let there = replica.partition.manifest().table(what.table());
+        match &what {
+            Adopting::Change(table, wanted) if is_so(replica, *table, wanted) => {
+                return drop(done.send(Adopted::Seen));
+            }
+            // (Partition 0 has every table first: what it does not know there never was. Elsewhere it may be on its way.)
+            Adopting::Change(_, TableWish::Gone) if replica.shared.id != ALLOCATOR => {}
+            _ if there.is_none() => {
+                let e = Error::new(ErrorKind::UnknownTable, "there is no such table");
+                return drop(done.send(Adopted::NotNow(e)));
+            }
+            _ => {}
         }
         let shared = &replica.shared;
         let until_ns = shared.env.clock.grantor_ns() + HOLD_NS;
@@ -197,24 +260,26 @@ impl Leading {
         shared.desk.push([Run::Invalidated { slots: vec![0] }]);
         shared.news.notify_waiters();
         shared.env.tell(|| ProbeEvent::LoadHeld { partition: shared.id, node: shared.node });
-        self.adoption = Some(Adoption { load, until_ns, proposed: false, done });
+        self.adoption = Some(Adoption { what, until_ns, proposed: false, done });
     }
 
-    /// No group is formed while a load is on its way: it would be newer than the load, and know nothing of it.
+    /// No group is formed while a load is on its way, or a change of a table: it would be newer, and know nothing of it.
     pub(super) fn holds_groups(&self, replica: &Replica) -> bool {
-        self.adoption.is_some() || replica.partition.is_loading()
+        self.adoption.is_some() || replica.partition.is_adopting()
     }
 
     pub fn see_to_adoption(&mut self, replica: &Replica) {
-        let Some(Adoption { load, until_ns, proposed: false, .. }) = &self.adoption else { return };
-        let table = load.table;
-        let Some(state) = replica.partition.table(table) else {
-            return self.give_adoption_up(replica, "the partition does not know the table");
-        };
+        let Some(Adoption { what, until_ns, proposed: false, .. }) = &self.adoption else { return };
+        let (table, is_drop) = (what.table(), what.is_drop());
+        let state = replica.partition.table(table);
+        let is_change = matches!(what, Adopting::Change(..));
+        let over_memtable = is_change && mutant::active(Mutant::OptionsOverMemtable);
         let now = replica.shared.now();
         let facts = Facts {
-            is_written_to: !state.active.is_empty(),
-            is_flushing: !state.frozen.is_empty() || self.upkeep.is_freezing(table),
+            is_written_to: !(is_drop || over_memtable) && state.is_some_and(|s| !s.active.is_empty()),
+            is_flushing: self.upkeep.is_freezing(table)
+                || !is_drop && state.is_some_and(|s| !s.frozen.is_empty()),
+            is_cutting: is_drop && replica.partition.is_cutting(),
             is_leased: (replica.shared.desk.holders(now).1 > 0 || now.mono_ns < self.tenure.hold_until_ns)
                 && !mutant::active(Mutant::LoadUnderLease),
             is_proposing: self.sequencer.proposal.is_some(),
@@ -224,25 +289,44 @@ impl Leading {
         match next_step(facts) {
             Step::Freeze => self.freeze(replica, table, None),
             Step::Wait => {}
-            Step::Propose => self.propose_load(replica),
+            Step::Propose => self.propose_adoption(replica),
             Step::GiveUp => self.give_adoption_up(replica, "leases or flushes took too long: try again"),
         }
     }
 
-    /// Every load goes into the log from here.
-    fn propose_load(&mut self, replica: &Replica) {
+    /// Every load, and every change of a table, goes into the log from here.
+    fn propose_adoption(&mut self, replica: &Replica) {
         let Some(adoption) = &mut self.adoption else { return };
-        let Written { id, table, seq, ssts, first, .. } = &adoption.load;
-        let generation = replica.partition.table(*table).map_or(Generation(1), |t| t.generation());
+        let table = adoption.what.table();
+        let generation = replica.partition.table(table).map_or(Generation(1), |t| t.generation());
         let next_seq = replica.partition.last_seq() + 1;
+        let Written { id, seq, ssts, first, .. } = match &adoption.what {
+            Adopting::Load(written) => written,
+            Adopting::Change(_, wanted) => {
+                let term = self.tenure.term;
+                let entry = replica.partition.manifest().table(table);
+                let alteration = match (wanted, entry) {
+                    (TableWish::Gone, _) => Alteration::Drop,
+                    (TableWish::Altered(change), Some(entry)) => {
+                        Alteration::Options(change.applied_to(&entry.options))
+                    }
+                    (TableWish::Altered(_), None) => {
+                        return self.give_adoption_up(replica, "the table was dropped");
+                    }
+                };
+                adoption.proposed = true;
+                let change = ChangeTable { term, table, next_seq, generation, alteration };
+                return self.command(Command::ChangeTable(change), None);
+            }
+        };
         if generation >= *first || next_seq > *seq {
             return self.give_adoption_up(replica, "too much was written since the load began: begin again");
         }
-        let below = replica.partition.manifest().table(*table).map(|t| t.ssts.clone()).unwrap_or_default();
+        let below = replica.partition.manifest().table(table).map(|t| t.ssts.clone()).unwrap_or_default();
         let flushed = Generation(first.0 + (ssts.len() as u64).max(1) - 1);
         let load = Load {
             term: self.tenure.term,
-            table: *table,
+            table,
             id: *id,
             generation,
             next_seq,
@@ -263,25 +347,55 @@ impl Leading {
         let _ = adoption.done.send(Adopted::NotNow(Error::retry(why)));
     }
 
-    /// An entry did nothing: was it the load?
-    pub(super) fn load_was_ignored(&mut self, replica: &Replica) {
+    /// An entry did nothing: was it what is to be adopted?
+    pub(super) fn adoption_was_ignored(&mut self, replica: &Replica) {
         let is_proposed = self.adoption.as_ref().is_some_and(|adoption| adoption.proposed);
-        let is_queued = self.sequencer.has_own(|command| matches!(command, Command::Load(_)));
-        if is_proposed && !is_queued && !replica.partition.is_loading() {
+        let is_queued =
+            self.sequencer.has_own(|command| matches!(command, Command::Load(_) | Command::ChangeTable(_)));
+        if is_proposed && !is_queued && !replica.partition.is_adopting() {
             self.give_adoption_up(replica, "the log changed meanwhile: try again");
         }
     }
 
     /// The manifest has a load, and so has the view: whatever p-nodes keep ends with the ring, and who gets a lease gets the manifest.
     pub(super) fn loaded(&mut self, replica: &mut Replica, id: LoadId) {
+        self.end_hold(replica);
+        let is_it = |what: &Adopting| matches!(what, Adopting::Load(load) if load.id == id);
+        if let Some(adoption) = self.adoption.take_if(|adoption| is_it(&adoption.what)) {
+            let _ = adoption.done.send(Adopted::Seen);
+        }
+    }
+
+    /// The manifest has a change of a table, and so has the view.
+    pub(super) fn table_changed(&mut self, replica: &mut Replica, table: TableId) {
+        self.end_hold(replica);
+        let is_it = |what: &Adopting| matches!(what, Adopting::Change(of, _) if *of == table);
+        let Some(Adoption { what, done, .. }) = self.adoption.take_if(|adoption| is_it(&adoption.what))
+        else {
+            return;
+        };
+        let is_seen = matches!(&what, Adopting::Change(_, wanted) if is_so(replica, table, wanted));
+        let _ = done.send(match is_seen {
+            true => Adopted::Seen,
+            false => Adopted::NotNow(Error::retry("the table changed meanwhile: try again")),
+        });
+    }
+
+    fn end_hold(&mut self, replica: &mut Replica) {
         if !mutant::active(Mutant::LoadKeepsRing) {
             self.renew_ring(replica);
         }
         self.adoption_rest = Rest::default();
         replica.shared.desk.withhold(false);
-        if let Some(adoption) = self.adoption.take_if(|adoption| adoption.load.id == id) {
-            let _ = adoption.done.send(Adopted::Seen);
-        }
+    }
+}
+
+/// Whether a table is as it is wanted. (One that is not there is not gone: it may come.)
+fn is_so(replica: &Replica, table: TableId, wanted: &TableWish) -> bool {
+    match (wanted, replica.partition.manifest().table(table)) {
+        (TableWish::Gone, entry) => entry.is_none() && replica.partition.dropped().has(table),
+        (TableWish::Altered(change), Some(entry)) => change.applied_to(&entry.options) == entry.options,
+        (TableWish::Altered(_), None) => false,
     }
 }
 
@@ -294,6 +408,7 @@ mod tests {
         Facts {
             is_written_to: false,
             is_flushing: false,
+            is_cutting: false,
             is_leased: false,
             is_proposing: false,
             now_ns: 5,
@@ -306,6 +421,7 @@ mod tests {
         assert_eq!(next_step(ready()), Step::Propose);
         assert_eq!(next_step(Facts { is_leased: true, ..ready() }), Step::Wait);
         assert_eq!(next_step(Facts { is_flushing: true, ..ready() }), Step::Wait);
+        assert_eq!(next_step(Facts { is_cutting: true, ..ready() }), Step::Wait);
         assert_eq!(next_step(Facts { is_proposing: true, ..ready() }), Step::Wait);
         assert_eq!(next_step(Facts { is_written_to: true, ..ready() }), Step::Freeze);
         assert_eq!(next_step(Facts { is_written_to: true, is_proposing: true, ..ready() }), Step::Wait);

@@ -198,6 +198,7 @@ impl Leading {
             Event::HasLoaded { id, done } => drop(done.send(self.has_loaded(replica, id))),
             Event::MayAdopt { done } => drop(done.send(self.may_adopt(replica))),
             Event::Adopt { load, done } => self.adopt(replica, load, done),
+            Event::ChangeTable { table, wanted, done } => self.change_table(replica, table, wanted, done),
             Event::Configure { change, done } => self.configure(replica, &change, done),
             Event::RaiseFormat { term, members, to, done } => {
                 self.raise_format(replica, term, &members, to, done);
@@ -252,7 +253,7 @@ impl Leading {
     fn ignored(&mut self, replica: &mut Replica, serial: Serial) {
         // A freeze that did not fit is due again.
         self.upkeep.freezes_are_due_again();
-        self.load_was_ignored(replica);
+        self.adoption_was_ignored(replica);
         // Evaluated again, its writes may find no registration, because this group has taken it, leave no bit, and wait for nobody.
         if serial.0 > 0 {
             self.renew_ring(replica);

@@ -113,7 +113,16 @@ impl Scans {
         if !range.end.is_empty() && range.start >= range.end {
             return Ok(());
         }
-        let table = self.tables.get(table, self.core.deadline(None)).await?;
+        let snapshot = match snapshot {
+            Some(id) => Some(self.snapshots.find(id).await?),
+            None => None,
+        };
+        // (What has the name today may be another table.)
+        let then = snapshot.as_ref().and_then(|snapshot| snapshot.table(table));
+        let table = match then {
+            Some(table) => Arc::new(table),
+            None => self.tables.get(table, self.core.deadline(None)).await?,
+        };
         let partitions: Vec<PartitionId> = match range.partition {
             Some(partition) if !self.core.views.contains(partition) => {
                 return Err(Error::invalid(format!("there is no partition {partition}")));
@@ -128,8 +137,8 @@ impl Scans {
         };
         let source = match snapshot {
             None => self.pages.clone(),
-            Some(id) => {
-                let of = OfSnapshot { snapshot: self.snapshots.find(id).await?, all: self.snapshots.clone() };
+            Some(snapshot) => {
+                let of = OfSnapshot { snapshot, all: self.snapshots.clone() };
                 Arc::new(self.pages.of_snapshot(of))
             }
         };

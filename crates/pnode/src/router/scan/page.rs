@@ -241,7 +241,7 @@ impl Pages {
                     if let Some(OfSnapshot { snapshot, all }) = &self.of {
                         error = all.why(snapshot.id, partition, error).await;
                     }
-                    if error.kind == ErrorKind::Invalid
+                    if matches!(error.kind, ErrorKind::Invalid | ErrorKind::UnknownTable)
                         || !self.core.wait_to_retry(partition, leader, &mut backoff, deadline).await
                     {
                         return Err(error);
@@ -340,8 +340,13 @@ impl Pages {
                 Error::unavailable(format!("no leader of partition {partition} answers"))
             }
             MemtablePageSays::UnknownTable => {
-                self.tables.create_in_partition(table, partition, deadline).await.map_err(Redo)?;
-                Error::new(ErrorKind::UnknownTable, "the table is not in its partition yet")
+                match self.tables.missing_in(table, partition, deadline).await.map_err(Redo)? {
+                    None => Error::unavailable("the table is not in its partition yet"),
+                    Some(_) => Error::new(
+                        ErrorKind::UnknownTable,
+                        "the table was dropped, and made anew: scan again",
+                    ),
+                }
             }
             MemtablePageSays::NotReady => {
                 Error::unavailable(format!("the leader of partition {partition} is not ready"))

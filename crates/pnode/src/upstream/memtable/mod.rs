@@ -13,7 +13,7 @@ use bytes::Bytes;
 use sextant_common::Result;
 use sextant_common::expiry::Tick;
 use sextant_common::ids::{ManifestVersion, NodeId, PartitionId, Seq, TableId};
-use sextant_common::manifest::{Manifest, TableInfo, TableOptions};
+use sextant_common::manifest::{Manifest, OptionsChange, TableInfo, TableOptions};
 use sextant_common::operation::WriteStatus;
 use sextant_environment::Env;
 use sextant_environment::config::ClusterConfig;
@@ -52,13 +52,20 @@ pub(crate) fn connect_leases(
     LeaseClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX)
 }
 
-/// What a leader said when it was to create a table, or to open a session.
+/// What a leader said when it was to create or change a table, or to open a session.
 #[derive(Clone, Debug)]
 pub(crate) struct Disposed<T> {
     pub status: WriteStatus,
     pub message: String,
     /// What there is, if the status is `Ok`.
     pub made: T,
+}
+
+/// What is to become of a table.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum TableWish {
+    Gone,
+    Altered(OptionsChange),
 }
 
 /// A table as its partition has it.
@@ -283,6 +290,24 @@ impl MemtablePeer {
         let options = reply.options.map(TableOptions::try_from).transpose()?;
         let made = MadeTable { id: TableId(reply.id), options, created: reply.created };
         Ok(Disposed { status, message: reply.message, made })
+    }
+
+    /// Drops a table in a partition, or gives it other options there. Whether that changed anything.
+    pub async fn change_table(
+        &self,
+        partition: PartitionId,
+        table: TableId,
+        wish: &TableWish,
+    ) -> Result<Disposed<bool>> {
+        use v1::change_table_request::Change;
+        let change = Some(match wish {
+            TableWish::Gone => Change::Drop(v1::DropTable {}),
+            TableWish::Altered(change) => Change::Alter(change.into()),
+        });
+        let request = v1::ChangeTableRequest { partition: partition.0, id: table.0, change };
+        let reply = self.admin.clone().change_table(request).await.map_err(error_of)?.into_inner();
+        let status = self.disposed(partition, reply.status, reply.leader.as_ref());
+        Ok(Disposed { status, message: reply.message, made: reply.changed })
     }
 
     /// A status that nobody knows is one to ask again after.

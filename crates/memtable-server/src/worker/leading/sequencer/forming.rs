@@ -11,7 +11,7 @@ use sextant_rules::mutant::{self, Mutant};
 use tokio::sync::oneshot;
 
 use super::{COMMANDS_MAX, Formed, LATE, REFUSED_PAUSE_NS, Turn};
-use crate::command::{Command, Group};
+use crate::command::{Command, Freeze, Group};
 use crate::lease::ring::Run;
 use crate::partition::evaluate::{Refusal, Verdict};
 use crate::replica::{QueuedWrite, WriteFate};
@@ -224,6 +224,13 @@ impl Leading {
     pub async fn propose_command(&mut self, replica: &Replica, mut pending: Box<PendingCommand>) {
         // The term is that of the proposal, not of the moment when the command was queued.
         *pending.command.term_mut() = self.tenure.term;
+        // Nor is a dropped table named any more: not by what was queued before.
+        if let Command::Freeze(Freeze { table, .. }) = &pending.command
+            && replica.partition.has_ended(*table)
+        {
+            self.upkeep.frozen(*table);
+            return pending.end(Err(Error::retry("the table is being dropped")));
+        }
         // Nor what a cut has.
         let Some(mut pending) = self.plan_cut(replica, pending) else { return };
         let mut serial = Serial(0);

@@ -290,6 +290,18 @@ impl Compactions {
         self.waiting.retain(|(table, of), _| *table != entry.table || is_there(of));
     }
 
+    /// The table is gone, and with it what was wanted of it.
+    pub fn forget(&mut self, table: TableId) {
+        self.looked = None;
+        self.under_way.retain(|under_way| under_way.table != table);
+        self.waiting.retain(|(of, _), _| *of != table);
+        self.standings.remove(&table);
+        self.flushed.remove(&table);
+        for demand in self.demands.extract_if(.., |demand| demand.table == table) {
+            let _ = demand.done.map(|done| done.send(Ok(())));
+        }
+    }
+
     /// Leadership ends. (What is wanted is wanted of the next leader, by who asks it.)
     pub fn end_all(&mut self, result: &Result<()>) {
         for done in self.demands.drain(..).filter_map(|demand| demand.done) {

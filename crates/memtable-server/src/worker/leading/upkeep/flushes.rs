@@ -41,6 +41,13 @@ impl Flushes {
         self.retry_at_ns.insert(table, retry_at_ns);
     }
 
+    /// The table is gone: what its flush has written is given up when it comes.
+    pub fn forget(&mut self, table: TableId) {
+        self.under_way.remove(&table);
+        self.errors.remove(&table);
+        self.retry_at_ns.remove(&table);
+    }
+
     /// The flag of a flush is committed.
     pub fn done(&mut self, table: TableId, generation: Generation) {
         if self.under_way.get(&table) == Some(&generation) {

@@ -42,6 +42,13 @@ impl Upkeep {
         self.freezing.contains(&table)
     }
 
+    /// The table is gone.
+    pub fn forget(&mut self, table: TableId) {
+        self.freezing.remove(&table);
+        self.flushes.forget(table);
+        self.compactions.forget(table);
+    }
+
     /// The table's memtable was frozen.
     pub fn frozen(&mut self, table: TableId) {
         self.freezing.remove(&table);

@@ -238,12 +238,26 @@ impl Leading {
             CommitEffect::TableCreated(_) | CommitEffect::Placed | CommitEffect::Cut => {}
             CommitEffect::Configured => self.configured(replica),
             CommitEffect::Loaded { id, .. } => self.loaded(replica, *id),
+            CommitEffect::TableChanged { table, removed } => {
+                // (If it is still there, what is under way for it ends as ever.)
+                if replica.partition.manifest().table(*table).is_none() {
+                    self.upkeep.forget(*table);
+                }
+                replica.background.delete_later(removed.clone());
+                self.table_changed(replica, *table);
+            }
+            CommitEffect::TableNotChanged(table) => self.table_changed(replica, *table),
             // (Applied again after a restart: its tables are in the manifest, or were.)
             CommitEffect::NotLoaded(_) => {}
             CommitEffect::Flushed { table, generation } => flushes.done(*table, *generation),
             CommitEffect::Compacted { table, removed, added } => {
                 let manifest = replica.partition.manifest();
                 let ids: Vec<SstId> = removed.iter().map(|sst| sst.id).collect();
+                if manifest.table(*table).is_none() {
+                    // Dropped with the same commit.
+                    let gone = ids.iter().copied().filter(|id| !replica.partition.is_held(*id));
+                    replica.background.delete_later(gone.collect());
+                }
                 if let (Some(entry), Some(newest)) = (manifest.table(*table), removed.first()) {
                     if let Some(reason) = compactions.done(entry, &newest.range, &ids, added) {
                         let written = entry.ssts.iter().filter(|sst| added.contains(&sst.id));
