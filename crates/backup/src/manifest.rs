@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use prost::Message;
-use sextant_common::cut::Cut;
+use sextant_common::cut::{Cut, CutTable};
 use sextant_common::error::{Error, Result};
-use sextant_common::ids::{PartitionId, SstId};
+use sextant_common::ids::{PartitionId, SstId, TableId};
 use sextant_proto::v1;
 
 use crate::framing::{framed, unframed};
@@ -101,7 +101,30 @@ pub fn decode(name: &str, bytes: &Bytes) -> Result<Backup> {
         }
     }
     let WireBackup { name, created_ms, is_part, .. } = message;
-    Ok(Backup { name, created_ms, cuts, is_part })
+    let mut backup = Backup { name, created_ms, cuts, is_part };
+    backup.leave_out_replaced();
+    Ok(backup)
+}
+
+impl Backup {
+    /// The cuts are of different moments: one may have a table that was dropped and made anew before another. The latest one of a name
+    /// counts.
+    fn leave_out_replaced(&mut self) {
+        let all = self.cuts.values().flat_map(|cut| &cut.tables);
+        let mut latest: BTreeMap<String, TableId> = BTreeMap::new();
+        for table in all {
+            let id = latest.entry(table.name.clone()).or_insert(table.table);
+            *id = table.table.max(*id);
+        }
+        let counts = |table: &CutTable| latest.get(&table.name) == Some(&table.table);
+        self.cuts.values_mut().for_each(|cut| cut.tables.retain(counts));
+    }
+
+    /// The id of the table of this name, if it has one.
+    pub fn table(&self, name: &str) -> Option<TableId> {
+        let mut all = self.cuts.values().flat_map(|cut| &cut.tables);
+        all.find(|table| table.name == name).map(|table| table.table)
+    }
 }
 
 /// A backup's name is a part of a path.
@@ -117,7 +140,6 @@ pub fn check_name(name: &str) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use sextant_common::cut::CutTable;
     use sextant_common::expiry::Tick;
     use sextant_common::ids::{Generation, Seq, TableId};
     use sextant_common::manifest::SstList;
@@ -158,6 +180,19 @@ mod tests {
             assert!(decode("b", &damaged.into()).is_err(), "byte {at}");
             assert!(decode("b", &bytes[..at].to_vec().into()).is_err(), "{at} bytes");
         }
+    }
+
+    #[test]
+    fn a_table_that_was_dropped_and_made_anew_between_two_cuts_is_the_new_one() {
+        let mut backup = backup();
+        let mut later = backup.cuts[&PartitionId(2)].clone();
+        later.tables[0].table = TableId(4);
+        later.tables[0].options.partition_prefix = 3;
+        backup.cuts.insert(PartitionId(0), later);
+        let read = decode("b", &encode(&backup).into()).unwrap();
+        assert_eq!(read.table("t"), Some(TableId(4)));
+        assert!(read.cuts[&PartitionId(2)].tables.is_empty());
+        assert_eq!(read.cuts[&PartitionId(0)], backup.cuts[&PartitionId(0)]);
     }
 
     #[test]

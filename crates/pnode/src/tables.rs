@@ -144,9 +144,11 @@ impl Tables {
         partition: PartitionId,
         deadline: Deadline,
     ) -> Result<Option<Arc<TableInfo>>> {
-        self.look(deadline).await?;
         let names = &self.core.views.tables;
         // (The default table is in every cluster, whether or not the manifest has come to name it.)
+        if table.id != DEFAULT_TABLE {
+            self.look(deadline).await?;
+        }
         if table.id != DEFAULT_TABLE && !names.has(table) {
             return match names.get(&table.name) {
                 Some(other) if other.options.partition_prefix == table.options.partition_prefix => {
@@ -319,11 +321,7 @@ impl Tables {
             self.core.check_running()?;
             let is_final = matches!(
                 error.kind,
-                ErrorKind::Invalid
-                    | ErrorKind::Internal
-                    | ErrorKind::Denied
-                    | ErrorKind::Unauthenticated
-                    | ErrorKind::Outdated
+                ErrorKind::Invalid | ErrorKind::Denied | ErrorKind::Unauthenticated | ErrorKind::Outdated
             );
             if is_final || !self.core.wait_to_retry(partition, before, &mut backoff, deadline).await {
                 return Err(error);

@@ -105,7 +105,9 @@ impl Applying<'_> {
     /// Tables that were made after the backup.
     async fn make(&self, tables: Vec<LogTable>, names: &mut Names) -> Result<()> {
         for LogTable { id, name, options } in tables {
-            if !is_chosen(self.options, &name) {
+            // (One that the backup has a later table in place of was dropped.)
+            let is_replaced = self.backup.table(&name).is_some_and(|latest| id < latest);
+            if is_replaced || !is_chosen(self.options, &name) {
                 continue;
             }
             // (Held, so that no other partition finds what this one has begun to write.)

@@ -139,13 +139,9 @@ impl Restoring<'_> {
         may_load: bool,
         target: &Target,
     ) -> Result<u64> {
-        let all = self.backup.cuts.values().flat_map(|cut| &cut.tables);
-        let latest =
-            all.filter(|table| table.name == name).map(|table| table.table).max().unwrap_or_default();
         let source = |(from, share): &(PartitionId, Share)| {
             let cut = self.backup.cuts.get(from)?;
-            // (What a partition has of an earlier table with this name was dropped.)
-            let table = cut.tables.iter().find(|table| table.name == name && table.table == latest)?;
+            let table = cut.tables.iter().find(|table| table.name == name)?;
             Some(Source { cut, table, share: *share })
         };
         let sources: Vec<Source<'_>> = target.sources.iter().filter_map(source).collect();

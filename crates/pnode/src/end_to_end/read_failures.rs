@@ -3,15 +3,16 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::StreamExt;
 use sextant_common::ErrorKind;
 use sextant_common::ids::{PartitionId, TableId};
 use sextant_common::manifest::{TableInfo, TableOptions};
 use sextant_proto::v1;
 
 use super::reads::{read, some};
-use crate::ReadOptions;
 use crate::metrics::WrongTurn;
 use crate::testing::Cluster;
+use crate::{Operation, PNode, ReadOptions, ScanRange, WriteOptions};
 
 #[tokio::test]
 async fn another_replica_answers_for_one_that_is_gone_damaged_or_dead() {
@@ -130,6 +131,37 @@ async fn unknown_tables_are_errors_and_new_ones_are_found_by_other_pnodes() {
         a.get("no such name!", b"k", ReadOptions::default()).await.unwrap_err().kind,
         ErrorKind::Invalid
     );
+}
+
+#[tokio::test]
+async fn whoever_has_not_heard_that_a_table_was_dropped_and_made_anew_finds_the_new_one() {
+    let cluster = Cluster::start(2).await;
+    let (a, b) = (cluster.pnode().await, cluster.pnode().await);
+    let (old, _) = a.create_table("t", TableOptions::default()).await.unwrap();
+    let keys: Vec<String> = (0..8).map(|i| format!("k{i}")).collect();
+    let put = async |pnode: &PNode, value: &str| {
+        for key in &keys {
+            let op = Operation::put("t", key.clone(), value.to_owned());
+            pnode.write(vec![op], WriteOptions::default()).await.unwrap();
+        }
+    };
+    put(&b, "old").await;
+    assert!(a.drop_table("t", None, None).await.unwrap());
+    assert!(!a.drop_table("t", Some(old), None).await.unwrap(), "it is gone already");
+    let (new, created) = a.create_table("t", TableOptions::default()).await.unwrap();
+    assert!(created && new > old);
+    let scanned = b.scan("t", ScanRange::default()).collect::<Vec<_>>().await;
+    assert!(scanned.iter().all(|page| page.as_ref().unwrap().records.is_empty()), "{scanned:?}");
+    for key in &keys {
+        assert_eq!(b.get("t", key.as_bytes(), ReadOptions::default()).await.unwrap(), None);
+    }
+    put(&b, "new").await;
+    let found = a.get("t", keys[0].as_bytes(), ReadOptions::default()).await.unwrap();
+    assert_eq!(found.unwrap().value, "new");
+    assert!(!b.drop_table("t", Some(old), None).await.unwrap(), "another one has the name");
+    let error = b.drop_table("t", Some(TableId(1)), None).await.unwrap_err();
+    assert!(error.kind == ErrorKind::Invalid && error.message.contains("default"), "{error}");
+    assert_eq!(a.tables().await.unwrap().last().unwrap().id, new);
 }
 
 #[tokio::test]

@@ -264,6 +264,9 @@ impl Rows for Service {
             return Ok(Response::new(v1::ScanPageReply { leader, ..status(v1::ReadStatus::ReadNotLeader) }));
         };
         let table = TableId(r.table);
+        if p.manifest.table(table).is_none() {
+            return Ok(Response::new(status(v1::ReadStatus::ReadUnknownTable)));
+        }
         let Some(memtables) = p.memtables(table, r.manifest_version) else {
             let manifest = Some((&p.manifest).into());
             return Ok(Response::new(v1::ScanPageReply {
@@ -389,7 +392,7 @@ impl Admin for Service {
                 ..Default::default()
             }));
         }
-        let next = p.manifest.tables.iter().map(|t| t.table.0).max().unwrap_or(0) + 1;
+        let next = p.manifest.tables.iter().map(|t| t.table.0).max().unwrap_or(0).max(p.highest_table) + 1;
         let id = if r.id == 0 { next } else { r.id };
         let options: TableOptions = r.options.unwrap_or_default().try_into().map_err(status_of)?;
         let table = TableManifest { name: r.name, options: options.clone(), ..table_manifest(id, vec![]) };

@@ -15,7 +15,7 @@ use sextant_common::manifest::{FlushRecord, Manifest, SstMeta, TableManifest};
 use sextant_common::marks::{Kind, Marks};
 use sextant_common::operation::OpOutcome;
 use sextant_memtable_server::command::{
-    Command, EnsureTable, Flush, Freeze, Group, OpenSession, TableWrites, Write,
+    Alteration, ChangeTable, Command, EnsureTable, Flush, Freeze, Group, OpenSession, TableWrites, Write,
 };
 use sextant_memtable_server::lease::ring::Run;
 use sextant_memtable_server::lease::slots::Slots;
@@ -45,6 +45,8 @@ pub struct Partition {
     /// None: no answer may be kept. (Whoever sets them waits until what he writes is acknowledged, as a leader would.)
     pub slots: Option<Slots>,
     pub sessions: BTreeSet<u64>,
+    /// The highest id that a table has had.
+    pub highest_table: u32,
     /// The newest tick that is out in the log of bits, and the newest that is published.
     pub announced: Tick,
     pub published: Tick,
@@ -82,6 +84,7 @@ impl Partition {
             log_start: 0,
             slots: None,
             sessions: BTreeSet::new(),
+            highest_table: 1,
             announced: Tick(0),
             published: Tick(0),
             real: Real::restore(id, &founded),
@@ -219,15 +222,22 @@ impl Partition {
             options: table.options.clone(),
             id: Some(table.table),
         }));
+        self.highest_table = self.highest_table.max(table.table.0);
         self.manifest.tables.push(table);
         self.manifest.tables.sort_by_key(|t| t.table);
     }
 
-    /// Whoever asks for it is told that there is no such table.
+    /// Whether it was there.
     pub fn drop_table(&mut self, table: TableId) -> bool {
+        if self.real.dropped().has(table) {
+            return false;
+        }
         let before = self.manifest.tables.len();
         self.manifest.tables.retain(|t| t.table != table);
         self.manifest.version.0 += 1;
+        let (term, next_seq, alteration) = (self.epoch.term, self.real.last_seq() + 1, Alteration::Drop);
+        let generation = self.generation(table);
+        self.append(&Command::ChangeTable(ChangeTable { term, table, next_seq, generation, alteration }));
         self.manifest.tables.len() < before
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use sextant_common::ids::{DEFAULT_TABLE, DEFAULT_TABLE_NAME};
+use sextant_common::ids::{DEFAULT_TABLE, DEFAULT_TABLE_NAME, ManifestVersion};
 use sextant_common::manifest::TableInfo;
 
 use super::ManifestView;
@@ -29,7 +29,8 @@ impl Known {
 #[derive(Default)]
 pub(crate) struct TableNames {
     known: ArcSwap<Known>,
-    writer: Mutex<()>,
+    /// Who writes, and the newest manifest of partition 0 that was learned.
+    writer: Mutex<ManifestVersion>,
 }
 
 impl TableNames {
@@ -52,12 +53,13 @@ impl TableNames {
     fn learn(&self, info: TableInfo) {
         let _writer = self.writer.lock();
         let known = self.known.load();
-        if known.by_name.get(&info.name).is_some_and(|t| t.id >= info.id) {
+        let is_known = known.by_name.get(&info.name).is_some_and(|t| t.id >= info.id);
+        if known.is_certain || is_known {
             return;
         }
         let mut by_name = known.by_name.clone();
         by_name.insert(info.name.clone(), Arc::new(info));
-        self.known.store(Arc::new(Known::new(by_name, known.is_certain)));
+        self.known.store(Arc::new(Known::new(by_name, false)));
     }
 
     /// Of a partition other than 0.
@@ -69,7 +71,11 @@ impl TableNames {
 
     /// Partition 0's manifest has these, and no others.
     pub fn learn_all(&self, manifest: &ManifestView) {
-        let _writer = self.writer.lock();
+        let mut newest = self.writer.lock();
+        if *newest > manifest.version {
+            return;
+        }
+        *newest = manifest.version;
         let known = self.known.load();
         let is_known = |info: &TableInfo| known.by_name.get(&info.name).is_some_and(|known| **known == *info);
         let infos: Vec<TableInfo> = manifest.infos().collect();

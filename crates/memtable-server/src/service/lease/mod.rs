@@ -88,7 +88,7 @@ impl Lease for LeaseShell {
                 .desk
                 .manifest()
                 // (Asked after it was read: a leader that was cut off does not say what tables there are.)
-                .filter(|_| handle.shared.serving().is_some())
+                .filter(|(epoch, _)| handle.shared.serving() == Some(epoch.term))
                 .map(|(epoch, manifest)| FilterSet::without_filters(epoch, manifest)),
             false => {
                 let (done, filters) = oneshot::channel();

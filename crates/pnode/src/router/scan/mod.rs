@@ -17,13 +17,14 @@ mod cursor;
 mod page;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use sextant_common::ids::MANY_PARTITIONS;
 use sextant_common::ids::{PartitionId, Seq};
 use sextant_common::manifest::TableInfo;
 use sextant_common::operation::Record;
-use sextant_common::{Error, Result};
+use sextant_common::{Error, ErrorKind, Result};
 use sextant_environment::room::{Purse, Room, Share};
 use tokio::sync::mpsc;
 
@@ -63,6 +64,23 @@ struct Paging {
     first_page: bool,
 }
 
+/// Where pages go.
+struct Sink {
+    pages: mpsc::Sender<Result<ScanPage>>,
+    sent: AtomicBool,
+}
+
+impl Sink {
+    async fn send(&self, page: Result<ScanPage>) -> Result<(), mpsc::error::SendError<Result<ScanPage>>> {
+        self.sent.store(true, Ordering::Relaxed);
+        self.pages.send(page).await
+    }
+
+    fn has_sent(&self) -> bool {
+        self.sent.load(Ordering::Relaxed)
+    }
+}
+
 pub(super) struct Scans {
     core: Arc<Core>,
     tables: Arc<Tables>,
@@ -94,22 +112,26 @@ impl Scans {
     /// `snapshot`: of what it has; None: of what there is.
     pub fn scan(self: &Arc<Self>, table: &str, range: ScanRange, snapshot: Option<u64>) -> ScanStream {
         let (pages, taken) = mpsc::channel(PAGES_AHEAD);
+        let pages = Sink { pages, sent: AtomicBool::new(false) };
         let (scans, table) = (self.clone(), table.to_owned());
         tokio::spawn(async move {
-            if let Err(e) = scans.run(&table, range, snapshot, &pages).await {
+            let before = scans.core.views.tables.get(&table).map(|table| table.id);
+            let mut scanned = scans.run(&table, range.clone(), snapshot, &pages).await;
+            if scanned.as_ref().is_err_and(|e| e.kind == ErrorKind::UnknownTable && !pages.has_sent()) {
+                // This p-node had not heard that the table was dropped, and made anew.
+                let now = scans.core.views.tables.get(&table).map(|table| table.id);
+                if now.is_some() && now != before {
+                    scanned = scans.run(&table, range, snapshot, &pages).await;
+                }
+            }
+            if let Err(e) = scanned {
                 let _ = pages.send(Err(e)).await;
             }
         });
         ScanStream::new(taken)
     }
 
-    async fn run(
-        &self,
-        table: &str,
-        range: ScanRange,
-        snapshot: Option<u64>,
-        pages: &mpsc::Sender<Result<ScanPage>>,
-    ) -> Result<()> {
+    async fn run(&self, table: &str, range: ScanRange, snapshot: Option<u64>, pages: &Sink) -> Result<()> {
         if !range.end.is_empty() && range.start >= range.end {
             return Ok(());
         }
@@ -182,12 +204,12 @@ impl Scans {
         rest: Rest,
         mut limit: u64,
         paging: &Paging,
-        pages: &mpsc::Sender<Result<ScanPage>>,
+        pages: &Sink,
     ) -> Result<()> {
         let mut rest = Some(rest);
         while let Some(from) = rest
             && limit > 0
-            && !pages.is_closed()
+            && !pages.pages.is_closed()
         {
             // (Whoever wants one page may ask for more of the servers than it takes: deleted records count there.)
             let most = if paging.first_page { u64::MAX } else { limit };
@@ -218,7 +240,7 @@ impl Scans {
         rest: Rest,
         mut limit: u64,
         paging: &Paging,
-        pages: &mpsc::Sender<Result<ScanPage>>,
+        pages: &Sink,
     ) -> Result<()> {
         let count = partitions.len();
         let share = (limit / count as u64).saturating_mul(2).saturating_add(SHARE_SLACK);
@@ -229,7 +251,7 @@ impl Scans {
         let start = |partition| Cursor::start(source, table, partition, rest.clone(), size, purse);
         let mut cursors: Vec<Cursor> = partitions.into_iter().map(start).collect();
         let (mut out, mut out_bytes) = (Vec::new(), 0);
-        while limit > 0 && !pages.is_closed() {
+        while limit > 0 && !pages.pages.is_closed() {
             for cursor in &mut cursors {
                 cursor.fill(limit).await?;
             }
@@ -255,7 +277,7 @@ impl Scans {
     }
 }
 
-async fn send_merged(pages: &mpsc::Sender<Result<ScanPage>>, records: &mut Vec<(Bytes, Record)>) -> bool {
+async fn send_merged(pages: &Sink, records: &mut Vec<(Bytes, Record)>) -> bool {
     let page = ScanPage {
         partition: MANY_PARTITIONS,
         snapshot_seq: Seq(0),
