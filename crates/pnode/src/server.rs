@@ -17,6 +17,7 @@ use sextant_environment::http::{self, HttpState};
 use sextant_environment::room::Room;
 use sextant_environment::shutdown::{self, Shutdown, ShutdownTrigger};
 use sextant_environment::slow_log::SlowLog;
+use sextant_proto::MESSAGE_BYTES_MAX;
 use sextant_resp::{Common, RespConfig, RespMetrics, RespServer};
 use tokio::runtime::RuntimeFlavor;
 use tokio::task::JoinHandle;
@@ -79,8 +80,9 @@ impl PNodeServer {
             let admins = AdminService::new(pnode.clone(), gate.clone(), stopping.clone());
             let (admin, admin_ended) = listeners.for_operators(admins).await?;
             let large = Room::new(config.large_bytes_max);
-            let kv =
-                KvService::new(pnode.clone(), large.clone(), Room::new(config.large_bytes_max), gate.clone());
+            let (waiting, answers) =
+                (Room::new(config.large_bytes_max), Room::new(config.reply_bytes_max.max(MESSAGE_BYTES_MAX)));
+            let kv = KvService::new(pnode.clone(), large.clone(), waiting, answers, gate.clone());
             let (grpc, mut grpc_ended) = listeners.for_clients(kv, admin).await?;
             grpc_ended.push(admin_ended);
             let resp = match (&config.resp, &config.resp_unix) {

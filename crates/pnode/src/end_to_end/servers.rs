@@ -4,9 +4,9 @@ use bytes::Bytes;
 use sextant_common::ErrorKind;
 use sextant_common::ids::NodeId;
 use sextant_environment::env::{Whom, error_of, grpc_channel};
-use sextant_proto::v1;
 use sextant_proto::v1::admin_client::AdminClient;
 use sextant_proto::v1::kv_client::KvClient;
+use sextant_proto::{MESSAGE_BYTES_MAX, v1};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tonic::transport::Channel;
 
@@ -39,6 +39,32 @@ async fn exchange(cluster: &Cluster, addr: std::net::SocketAddr, request: &str, 
 
 fn put(key: &'static str, value: &'static str) -> v1::KvPutRequest {
     v1::KvPutRequest { key: key.into(), value: value.into(), ..Default::default() }
+}
+
+/// There is room for one of them at a time: each gives its own back.
+#[tokio::test]
+async fn long_answers_of_short_values_hold_room_until_they_have_left() {
+    let cluster = Cluster::start(1).await;
+    let config = PNodeConfig {
+        reply_bytes_max: 1,
+        ..PNodeConfig::new(NodeId(1), cluster.config.clone(), "127.0.0.1:0")
+    };
+    let server = PNodeServer::start(cluster.env.clone(), config).await.unwrap();
+    let channel = grpc_channel(&cluster.env.net, &server.grpc_addr().to_string());
+    let mut kv = KvClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
+    let value = Bytes::from(vec![7; 60_000]);
+    let put = v1::KvPutRequest { key: "k".into(), value: value.clone(), ..Default::default() };
+    kv.put(put).await.unwrap();
+    let ask = v1::KvMultiGetRequest { keys: vec!["k".into(); 220], ..Default::default() };
+    for _ in 0..4 {
+        let (mut a, mut b) = (kv.clone(), kv.clone());
+        let (one, other) = tokio::join!(a.multi_get(ask.clone()), b.multi_get(ask.clone()));
+        for answer in [one, other] {
+            let replies = answer.unwrap().into_inner().replies;
+            assert!(replies.len() == 220 && replies.iter().all(|reply| reply.value == value));
+        }
+    }
+    server.shutdown().await;
 }
 
 #[tokio::test]

@@ -43,12 +43,14 @@ pub(crate) struct KvService {
     large: Room,
     /// Large writes that wait for that room are in memory; what finds no room here either is refused at once.
     waiting: Room,
+    /// For answers of many small values, until they have left. (Large ones have their room from when they are read.)
+    answers: Room,
     gate: Gate,
 }
 
 impl KvService {
-    pub fn new(pnode: PNode, large: Room, waiting: Room, gate: Gate) -> Self {
-        Self { pnode, large, waiting, gate }
+    pub fn new(pnode: PNode, large: Room, waiting: Room, answers: Room, gate: Gate) -> Self {
+        Self { pnode, large, waiting, answers, gate }
     }
 
     async fn who<T>(&self, request: &Request<T>) -> Result<Who, Status> {
@@ -73,6 +75,18 @@ impl KvService {
         let _waits = self.waiting.try_take(bytes).ok_or_else(refused)?;
         let share = tokio::time::timeout(patience, self.large.take(bytes)).await;
         share.map(Some).map_err(|_| refused())
+    }
+
+    /// Room for a long answer, until whoever asked has taken it: so those who take nothing fill no memory.
+    async fn room_to_answer(&self, bytes: usize, deadline: Option<Duration>) -> Result<Option<Share>> {
+        if bytes <= LARGE_BYTES {
+            return Ok(None);
+        }
+        let patience = self.pnode.core().deadline(deadline).left(&*self.pnode.core().env.clock);
+        let share = tokio::time::timeout(patience, self.answers.take(bytes)).await;
+        let refused =
+            |_| Error::new(ErrorKind::Overloaded, "the p-node has no room for so long an answer now");
+        share.map(Some).map_err(refused)
     }
 
     async fn write(
@@ -181,8 +195,15 @@ impl Kv for KvService {
                 "the answer has {bytes} bytes: the limit is {MESSAGE_BYTES_MAX} bytes; ask for fewer keys at once"
             ))));
         }
-        let values = records.iter().flatten().map(|record| record.value.clone()).collect();
-        Ok(laden(values, v1::KvMultiGetReply { replies: records.into_iter().map(Into::into).collect() }))
+        let values: Vec<Bytes> = records.iter().flatten().map(|record| record.value.clone()).collect();
+        let small: usize = values.iter().map(Bytes::len).filter(|bytes| *bytes <= LARGE_BYTES).sum();
+        let room = self.room_to_answer(small, options.deadline).await.map_err(status_of)?;
+        let mut response =
+            laden(values, v1::KvMultiGetReply { replies: records.into_iter().map(Into::into).collect() });
+        if let Some(room) = room {
+            response.extensions_mut().get_or_insert_default::<Freight>().add(room);
+        }
+        Ok(response)
     }
 
     async fn put(&self, request: Request<v1::KvPutRequest>) -> Result<Response<v1::KvWriteReply>, Status> {

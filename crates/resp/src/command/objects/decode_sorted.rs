@@ -13,12 +13,22 @@ use crate::frame::{Command, Reply};
 const NOT_A_BOUND: Reply = Reply::Error(Bytes::from_static(b"ERR min or max is not a float"));
 const NOT_A_NAME: Reply = Reply::Error(Bytes::from_static(b"ERR min or max not valid string range item"));
 
-/// As `strtod` reads it, but for hexadecimal numbers.
+/// As `strtod` reads it, but for hexadecimal numbers: what is too large is infinite, what is too small is 0.
+fn number(text: &[u8]) -> Option<f64> {
+    let number: f64 = std::str::from_utf8(text).ok()?.parse().ok()?;
+    (!number.is_nan()).then_some(number)
+}
+
+/// Neither too large nor too small.
 pub(in super::super) fn score(text: &[u8]) -> Option<f64> {
-    let text = std::str::from_utf8(text).ok()?;
-    let score: f64 = text.parse().ok()?;
-    let says_infinite = || text.to_ascii_lowercase().contains("inf");
-    (!score.is_nan() && (score.is_finite() || says_infinite())).then_some(score)
+    let score = number(text)?;
+    let says_infinite = || text.to_ascii_lowercase().windows(3).any(|w| w == b"inf");
+    let says_zero = || {
+        let mut digits = text.iter().take_while(|c| !matches!(c, b'e' | b'E'));
+        digits.all(|c| !matches!(c, b'1'..=b'9'))
+    };
+    let fits = if score == 0.0 { says_zero() } else { score.is_finite() || says_infinite() };
+    fits.then_some(score)
 }
 
 pub(super) fn sorted(id: Id, command: &Command<'_>) -> Decoded<Sorted> {
@@ -27,7 +37,7 @@ pub(super) fn sorted(id: Id, command: &Command<'_>) -> Decoded<Sorted> {
             let text = command.arg(at);
             let (text, excluded) = text.strip_prefix(b"(").map_or((text, false), |text| (text, true));
             // (Redis takes nothing for 0 here.)
-            let at = if text.is_empty() { Some(0.0) } else { score(text) };
+            let at = if text.is_empty() { Some(0.0) } else { number(text) };
             Ok::<_, Reply>(Bound { at: at.ok_or(NOT_A_BOUND)?, excluded })
         };
         Ok::<_, Reply>(By::Score(bound(least)?, bound(highest)?))
@@ -192,5 +202,29 @@ impl Options {
         }
         let shown = if self.with_scores { Shown::WithScores } else { Shown::Members };
         Ok(Sorted::Range(Range { by, reverse: self.reverse, limit: self.limit }, shown))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scores_neither_overflow_nor_vanish_and_bounds_may() {
+        for (text, is_score) in
+            [("1e-400", false), ("-1e-400", false), ("1e999", false), ("0e-400", true), ("-0.0", true)]
+        {
+            assert_eq!(score(text.as_bytes()).is_some(), is_score, "{text}");
+            assert!(number(text.as_bytes()).is_some(), "{text}");
+        }
+        for (text, is) in
+            [("+inf", f64::INFINITY), ("-Infinity", f64::NEG_INFINITY), (".5", 0.5), ("5.", 5.0)]
+        {
+            assert_eq!(score(text.as_bytes()), Some(is), "{text}");
+        }
+        for text in ["", "nan", "1_0", "1e", "e1", " 1"] {
+            assert_eq!((score(text.as_bytes()), number(text.as_bytes())), (None, None), "{text:?}");
+        }
+        assert_eq!(number(b"1e999"), Some(f64::INFINITY));
     }
 }
