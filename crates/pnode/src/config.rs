@@ -74,7 +74,8 @@ pub struct PNodeConfig {
     /// a request is read, and until then it waits in its socket.
     #[serde(default = "large_bytes_default")]
     pub large_bytes_max: usize,
-    /// Bytes of long replies (over 64 KiB) that may wait for their RESP clients; further ones are answered `TRYAGAIN`.
+    /// Bytes of long replies (over 64 KiB) that may wait for their RESP clients; further ones are answered `TRYAGAIN`. And as many of
+    /// long answers of short values that may wait for gRPC clients; further ones are refused (overloaded).
     #[serde(default = "large_bytes_default")]
     pub reply_bytes_max: usize,
     /// Bytes of large values (over 64 KiB) that may be on their way from the servers or held for their readers at a time, of all

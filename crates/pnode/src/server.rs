@@ -80,8 +80,8 @@ impl PNodeServer {
             let admins = AdminService::new(pnode.clone(), gate.clone(), stopping.clone());
             let (admin, admin_ended) = listeners.for_operators(admins).await?;
             let large = Room::new(config.large_bytes_max);
-            let (waiting, answers) =
-                (Room::new(config.large_bytes_max), Room::new(config.reply_bytes_max.max(MESSAGE_BYTES_MAX)));
+            let waiting = Room::new(config.large_bytes_max);
+            let answers = config.reply_bytes_max.max(MESSAGE_BYTES_MAX);
             let kv = KvService::new(pnode.clone(), large.clone(), waiting, answers, gate.clone());
             let (grpc, mut grpc_ended) = listeners.for_clients(kv, admin).await?;
             grpc_ended.push(admin_ended);

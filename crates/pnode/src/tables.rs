@@ -150,13 +150,7 @@ impl Tables {
             self.look(deadline).await?;
         }
         if table.id != DEFAULT_TABLE && !names.has(table) {
-            return match names.get(&table.name) {
-                Some(other) if other.options.partition_prefix == table.options.partition_prefix => {
-                    Ok(Some(other))
-                }
-                Some(_) => Err(Error::retry(format!("table {:?} was replaced by another one", table.name))),
-                None => Err(unknown(&table.name)),
-            };
+            return names.get(&table.name).map(Some).ok_or_else(|| unknown(&table.name));
         }
         if partition != ALLOCATOR {
             self.ensure_table(partition, table, deadline).await?;
@@ -328,6 +322,17 @@ impl Tables {
             }
         }
     }
+}
+
+/// Whether what was to be done to a table can be done to the one that has its name now: its keys are where they were.
+pub(crate) fn check_placed_alike(table: &TableInfo, now: &TableInfo) -> Result<()> {
+    if table.options.partition_prefix == now.options.partition_prefix {
+        return Ok(());
+    }
+    Err(Error::retry(format!(
+        "table {:?} was dropped, and made anew with another partition prefix",
+        table.name
+    )))
 }
 
 fn unknown(name: &str) -> Error {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use futures::StreamExt;
-use sextant_client::{Client, Compression, ErrorKind, OptionsChange, TableOptions};
+use sextant_client::{Client, Compression, ErrorKind, OptionsChange, TableInfo, TableOptions};
 use sextant_pnode::{Operation, PNode, ReadOptions, ScanRange, WriteOptions};
 use sextant_tests::cluster::{Cluster, Maintenance, Options};
 use sextant_tests::{PATIENCE, eventually};
@@ -86,11 +86,16 @@ async fn is_unknown(c: &Cluster, table: &str) {
     }
 }
 
+/// Those that a p-node names, as soon as a leader of partition 0 answers.
+async fn known(pnode: &PNode) -> Vec<TableInfo> {
+    eventually("a p-node says which tables there are", async || pnode.tables().await.ok()).await
+}
+
 /// That any p-node knows.
 async fn tables(c: &Cluster) -> Vec<String> {
     let mut all = Vec::new();
     for pnode in c.pnodes() {
-        let tables = pnode.local().tables().await.unwrap();
+        let tables = known(pnode.local()).await;
         let names: Vec<String> =
             tables.into_iter().map(|t| t.name).filter(|n| !n.starts_with("sextant.")).collect();
         all.extend(names.into_iter().filter(|name| !all.contains(name)).collect::<Vec<_>>());
@@ -221,7 +226,7 @@ async fn a_drop_that_did_not_get_everywhere_is_completed_by_who_drops_or_makes_t
     for again in [false, true] {
         client.create_table("t", &TableOptions::default()).await.unwrap();
         fill(&c, "t", "first").await;
-        let id = c.pnode(0).local().tables().await.unwrap().into_iter().find(|t| t.name == "t").unwrap().id;
+        let id = known(c.pnode(0).local()).await.into_iter().find(|t| t.name == "t").unwrap().id;
         c.drop_in(0, id).await;
         // Nobody makes it again where it is gone; where it is not, it has no name.
         eventually("the p-nodes know", async || (tables(&c).await == ["default"]).then_some(())).await;
@@ -295,7 +300,7 @@ async fn options_change_under_writers_and_nothing_that_was_written_is_missed() {
         });
         assert_eq!(options.filter_inserts, round % 2 == 0);
         for pnode in c.pnodes() {
-            let known = pnode.local().tables().await.unwrap();
+            let known = known(pnode.local()).await;
             assert!(known.iter().any(|t| t.name == "t" && t.options == options), "{known:?}");
         }
     }

@@ -28,13 +28,16 @@ use super::gate::{Gate, Who, is_for_clients};
 use crate::api::{ReadOptions, ScanPage, ScanRange, WriteOptions};
 use crate::pnode::PNode;
 use crate::snapshots::{OfPartition, Snapshot};
+use crate::upstream::Deadline;
 
 /// How long before its caller gives up a call is answered at the latest (a quarter of its time, if that is shorter).
 const ANSWER_MARGIN: Duration = Duration::from_millis(50);
 /// Longest deadline that a call may state: beyond it nobody waits.
 const DEADLINE_MAX: Duration = Duration::from_secs(3600);
-/// Framing of a record in an answer, and then some.
+/// Framing of a record in an answer, and what it takes until it is encoded.
 const RECORD_OVERHEAD_BYTES: usize = 32;
+/// How long an answer waits for room at most: it is in memory already.
+const ANSWER_PATIENCE_MAX: Duration = Duration::from_secs(5);
 
 #[derive(Clone)]
 pub(crate) struct KvService {
@@ -45,12 +48,16 @@ pub(crate) struct KvService {
     waiting: Room,
     /// For answers of many small values, until they have left. (Large ones have their room from when they are read.)
     answers: Room,
+    /// Those that wait for it are in memory; what finds no room here either is refused at once.
+    answers_waiting: Room,
     gate: Gate,
 }
 
 impl KvService {
-    pub fn new(pnode: PNode, large: Room, waiting: Room, answers: Room, gate: Gate) -> Self {
-        Self { pnode, large, waiting, answers, gate }
+    /// `answer_bytes_max`: of long answers of short values that have not left, and of as many that wait for that.
+    pub fn new(pnode: PNode, large: Room, waiting: Room, answer_bytes_max: usize, gate: Gate) -> Self {
+        let (answers, answers_waiting) = (Room::new(answer_bytes_max), Room::new(answer_bytes_max));
+        Self { pnode, large, waiting, answers, answers_waiting, gate }
     }
 
     async fn who<T>(&self, request: &Request<T>) -> Result<Who, Status> {
@@ -78,15 +85,19 @@ impl KvService {
     }
 
     /// Room for a long answer, until whoever asked has taken it: so those who take nothing fill no memory.
-    async fn room_to_answer(&self, bytes: usize, deadline: Option<Duration>) -> Result<Option<Share>> {
+    async fn room_to_answer(&self, bytes: usize, deadline: Deadline) -> Result<Option<Share>> {
         if bytes <= LARGE_BYTES {
             return Ok(None);
         }
-        let patience = self.pnode.core().deadline(deadline).left(&*self.pnode.core().env.clock);
-        let share = tokio::time::timeout(patience, self.answers.take(bytes)).await;
+        if let Some(share) = self.answers.try_take(bytes) {
+            return Ok(Some(share));
+        }
         let refused =
-            |_| Error::new(ErrorKind::Overloaded, "the p-node has no room for so long an answer now");
-        share.map(Some).map_err(refused)
+            || Error::new(ErrorKind::Overloaded, "the p-node has no room for so long an answer now");
+        let _waits = self.answers_waiting.try_take(bytes).ok_or_else(refused)?;
+        let patience = deadline.left(&*self.pnode.core().env.clock).min(ANSWER_PATIENCE_MAX);
+        let share = tokio::time::timeout(patience, self.answers.take(bytes)).await;
+        share.map(Some).map_err(|_| refused())
     }
 
     async fn write(
@@ -184,6 +195,7 @@ impl Kv for KvService {
         let may_read = |key| who.may_key(Class::Read, &request.table, key);
         request.keys.iter().try_for_each(|key| may_read(key)).map_err(status_of)?;
         request.keys.first().into_iter().for_each(slow_log::about);
+        let until = self.pnode.core().deadline(options.deadline);
         let records =
             self.pnode.multi_get(&request.table, &request.keys, options).await.map_err(status_of)?;
         let plain = |record: Option<Record>| record.map(Record::plain).transpose();
@@ -196,8 +208,8 @@ impl Kv for KvService {
             ))));
         }
         let values: Vec<Bytes> = records.iter().flatten().map(|record| record.value.clone()).collect();
-        let small: usize = values.iter().map(Bytes::len).filter(|bytes| *bytes <= LARGE_BYTES).sum();
-        let room = self.room_to_answer(small, options.deadline).await.map_err(status_of)?;
+        let large: usize = values.iter().map(Bytes::len).filter(|bytes| *bytes > LARGE_BYTES).sum();
+        let room = self.room_to_answer(bytes - large, until).await.map_err(status_of)?;
         let mut response =
             laden(values, v1::KvMultiGetReply { replies: records.into_iter().map(Into::into).collect() });
         if let Some(room) = room {

@@ -22,7 +22,7 @@ use crate::core::{Core, Unanswered};
 use crate::filter_copies::Copies;
 use crate::metrics::{KeptEvent, ReadPath, WrongTurn};
 use crate::record_cache::{CachedRecord, Kept, RecordCache, Said};
-use crate::tables::Tables;
+use crate::tables::{Tables, check_placed_alike};
 use crate::upstream::{
     Backoff, Deadline, LARGE_ANSWER_MAX, LargeReads, MemtableAnswer, MemtableRead, MemtableSays, busy, held,
     more_telling,
@@ -150,6 +150,7 @@ impl PointReads {
                 }
                 Setback::UnknownTable => {
                     if let Some(other) = self.tables.missing_in(read.table, read.partition, deadline).await? {
+                        check_placed_alike(read.table, &other)?;
                         let read = Read { table: &other, key: read.key.clone(), ..*read };
                         return Box::pin(self.read(&read, deadline, None)).await;
                     }

@@ -22,7 +22,7 @@ use crate::core::{Core, Unanswered, WriteDeadlines};
 use crate::filter_copies::Copies;
 use crate::record_cache::RecordCache;
 use crate::router::{SearchFailed, SstSearch};
-use crate::tables::Tables;
+use crate::tables::{Tables, check_placed_alike};
 use crate::upstream::{Answers, Backoff, Passage, Patience, SentOp, SentWrite, WriteSays, more_telling};
 
 /// How long a leader may take for a request that it has taken, before the request is sent again (under the same number): a
@@ -233,6 +233,7 @@ impl Writer {
                     for op in ops.iter().filter(|op| asked.insert(op.table.id)) {
                         let missing = self.tables.missing_in(&op.table, partition, deadline).await;
                         if let Some(other) = missing.map_err(|e| unknown(maybe_executed, e))? {
+                            check_placed_alike(&op.table, &other).map_err(|e| unknown(maybe_executed, e))?;
                             replaced.insert(op.table.id, other);
                         }
                     }

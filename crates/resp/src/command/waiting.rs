@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 
 use super::errors::{WRONG_TYPE, store_error};
 use super::looks::Looks;
-use super::objects::{self, Object, score};
+use super::objects::{self, Object, number, says_zero};
 use super::request::Request;
 use super::{Conversation, Release};
 use crate::command_table::{Id, Spec};
@@ -69,9 +69,12 @@ pub(super) fn decode<S>(
 /// In seconds, 0: for ever.
 fn timeout(text: &[u8]) -> std::result::Result<Option<Duration>, Reply> {
     const MS_MAX: f64 = i64::MAX as f64;
-    let Some(seconds) = score(text) else {
+    let Some(seconds) = number(text) else {
         return Err(Reply::error("ERR timeout is not a float or out of range"));
     };
+    // (Redis counts with more digits: what is next to nothing is not 0, which would be for ever.)
+    let seconds =
+        if says_zero(text) { seconds } else { seconds.abs().max(f64::MIN_POSITIVE).copysign(seconds) };
     let ms = (seconds * 1000.0).ceil();
     if ms > MS_MAX {
         return Err(Reply::error("ERR timeout is out of range"));
@@ -281,11 +284,14 @@ mod tests {
             (ms("0"), ms("0.0"), ms("1"), ms("0.0001")),
             (Ok(None), Ok(None), Ok(Some(1000)), Ok(Some(1)))
         );
+        assert_eq!((ms("1e-400"), ms("0e-400")), (Ok(Some(1)), Ok(None)));
         for (text, error) in [
             ("x", "ERR timeout is not a float or out of range"),
             ("nan", "ERR timeout is not a float or out of range"),
             ("-1", "ERR timeout is negative"),
             ("1e30", "ERR timeout is out of range"),
+            ("1e999", "ERR timeout is out of range"),
+            ("inf", "ERR timeout is out of range"),
         ] {
             assert_eq!(ms(text), Err(Reply::error(error)), "{text}");
         }

@@ -14,7 +14,7 @@ const NOT_A_BOUND: Reply = Reply::Error(Bytes::from_static(b"ERR min or max is n
 const NOT_A_NAME: Reply = Reply::Error(Bytes::from_static(b"ERR min or max not valid string range item"));
 
 /// As `strtod` reads it, but for hexadecimal numbers: what is too large is infinite, what is too small is 0.
-fn number(text: &[u8]) -> Option<f64> {
+pub(in super::super) fn number(text: &[u8]) -> Option<f64> {
     let number: f64 = std::str::from_utf8(text).ok()?.parse().ok()?;
     (!number.is_nan()).then_some(number)
 }
@@ -23,12 +23,13 @@ fn number(text: &[u8]) -> Option<f64> {
 pub(in super::super) fn score(text: &[u8]) -> Option<f64> {
     let score = number(text)?;
     let says_infinite = || text.to_ascii_lowercase().windows(3).any(|w| w == b"inf");
-    let says_zero = || {
-        let mut digits = text.iter().take_while(|c| !matches!(c, b'e' | b'E'));
-        digits.all(|c| !matches!(c, b'1'..=b'9'))
-    };
-    let fits = if score == 0.0 { says_zero() } else { score.is_finite() || says_infinite() };
+    let fits = if score == 0.0 { says_zero(text) } else { score.is_finite() || says_infinite() };
     fits.then_some(score)
+}
+
+/// Whether a number is 0 however many digits are counted with.
+pub(in super::super) fn says_zero(text: &[u8]) -> bool {
+    text.iter().take_while(|c| !matches!(c, b'e' | b'E')).all(|c| !matches!(c, b'1'..=b'9' | b'i' | b'I'))
 }
 
 pub(super) fn sorted(id: Id, command: &Command<'_>) -> Decoded<Sorted> {

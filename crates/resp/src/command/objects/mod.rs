@@ -41,7 +41,7 @@ use crate::shared::Shared;
 use crate::store::Store;
 
 pub(super) use decode::decode;
-pub(super) use decode_sorted::score;
+pub(super) use decode_sorted::{number, says_zero};
 
 /// Most elements of a list that are asked for together because commands that go together take them one by one.
 const READ_AHEAD_MAX: u64 = 256;
