@@ -162,6 +162,14 @@ async fn whoever_has_not_heard_that_a_table_was_dropped_and_made_anew_finds_the_
     let error = b.drop_table("t", Some(TableId(1)), None).await.unwrap_err();
     assert!(error.kind == ErrorKind::Invalid && error.message.contains("default"), "{error}");
     assert_eq!(a.tables().await.unwrap().last().unwrap().id, new);
+    // Also if its keys are elsewhere.
+    assert!(a.drop_table("t", Some(new), None).await.unwrap());
+    let elsewhere = TableOptions { partition_prefix: 1, ..TableOptions::default() };
+    a.create_table("t", elsewhere).await.unwrap();
+    put(&a, "third").await;
+    let pages = b.scan("t", ScanRange::default()).collect::<Vec<_>>().await;
+    let records = pages.iter().flat_map(|page| &page.as_ref().unwrap().records);
+    assert_eq!(records.filter(|(_, record)| record.value == "third").count(), keys.len());
 }
 
 #[tokio::test]
