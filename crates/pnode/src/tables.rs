@@ -17,7 +17,7 @@ use crate::filter_copies::Copies;
 use crate::upstream::{Backoff, Deadline, Disposed, MemtablePeer, TableWish};
 
 /// Tables of the database's own begin with this: no client reads, writes or drops them.
-pub(crate) const OWN_TABLES: &str = "sextant.";
+const OWN_TABLES: &str = "sextant.";
 /// The partition that allocates ids of tables.
 const ALLOCATOR: PartitionId = PartitionId(0);
 /// Partitions in which a table is created, or changed, at once.
@@ -46,7 +46,7 @@ impl Tables {
         }
     }
 
-    /// The table of a name ("": the default table). An unknown name is looked for once in the newest manifest.
+    /// The table of a name ("": the default table). An unknown name is looked for where names are given.
     pub async fn get(&self, name: &str, deadline: Deadline) -> Result<Arc<TableInfo>> {
         if let Some(table) = self.core.views.tables.get(name) {
             return Ok(table);
@@ -127,9 +127,7 @@ impl Tables {
         let wanted = TableInfo { id: TableId(0), name: name.to_owned(), options };
         let (table, created) = self.ensure_table(ALLOCATOR, &wanted, deadline).await?;
         let others = self.core.views.partitions().filter(|p| *p != ALLOCATOR);
-        futures::stream::iter(others.map(|partition| self.ensure_table(partition, &table, deadline)))
-            .buffer_unordered(CREATIONS_MAX)
-            .try_for_each(|_| async { Ok(()) })
+        at_once(others.map(async |partition| self.ensure_table(partition, &table, deadline).await.map(drop)))
             .await?;
         // Not what was made, but what there is: it may have been dropped meanwhile.
         self.look(deadline).await?;
@@ -163,9 +161,7 @@ impl Tables {
     /// one. `only`: that table, and no other one that has the name.
     pub async fn drop_table(&self, name: &str, only: Option<TableId>, deadline: Deadline) -> Result<bool> {
         check_table_name(name)?;
-        if name.starts_with(OWN_TABLES) {
-            return Err(Error::new(ErrorKind::Denied, format!("table {name:?} is the database's own")));
-        }
+        is_for_clients(name)?;
         if name == DEFAULT_TABLE_NAME || Database::all().any(|database| database.table() == name) {
             let why = format!(
                 "table {name:?} is a database of the Redis protocol: FLUSHDB empties it, and it stays"
@@ -218,9 +214,7 @@ impl Tables {
 
     /// Changes options of a table everywhere. All of them, as they are then.
     pub async fn alter(&self, name: &str, change: OptionsChange, deadline: Deadline) -> Result<TableOptions> {
-        if name.starts_with(OWN_TABLES) {
-            return Err(Error::new(ErrorKind::Denied, format!("table {name:?} is the database's own")));
-        }
+        is_for_clients(name)?;
         self.look(deadline).await?;
         let table = self.get(name, deadline).await?;
         let wish = TableWish::Altered(change);
@@ -321,6 +315,16 @@ impl Tables {
                 return Err(error);
             }
         }
+    }
+}
+
+pub(crate) fn is_for_clients(table: &str) -> Result<()> {
+    match table.starts_with(OWN_TABLES) {
+        true => Err(Error::new(
+            ErrorKind::Denied,
+            format!("tables whose names begin with {OWN_TABLES} are the database's own"),
+        )),
+        false => Ok(()),
     }
 }
 

@@ -12,7 +12,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tonic::Request;
 use tonic::metadata::MetadataMap;
 
-use crate::tables::OWN_TABLES;
+pub(crate) use crate::tables::is_for_clients;
 
 /// Whose limits count where clients need not be users.
 const DEFAULT_USER: &str = "default";
@@ -153,16 +153,6 @@ impl Who {
     pub fn may_scan(&self, table: &str, start: &[u8], end: &[u8]) -> Result<()> {
         is_for_clients(table)?;
         self.may_if("to read a range", |who| who.may_scan(table, start, end))
-    }
-}
-
-pub(crate) fn is_for_clients(table: &str) -> Result<()> {
-    match table.starts_with(OWN_TABLES) {
-        true => Err(Error::new(
-            ErrorKind::Denied,
-            format!("tables whose names begin with {OWN_TABLES} are the database's own"),
-        )),
-        false => Ok(()),
     }
 }
 
