@@ -79,7 +79,20 @@ const FIX: [Step; 2] = [
     ("fmt", &["fmt", "--all"]),
 ];
 
+/// What cargo tells a program about itself that it runs. Passed on to another cargo, it looks as if build scripts had to run
+/// again (that of `ring` does), and everything that stands on them would be compiled once more.
+fn forget_who_runs_us() {
+    const OURS: [&str; 5] =
+        ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_CRATE_NAME", "CARGO_BIN_NAME", "CARGO_PRIMARY_PACKAGE"];
+    let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    for name in names.filter(|name| OURS.iter().any(|ours| name.starts_with(ours))).collect::<Vec<_>>() {
+        // SAFETY: there is no other thread yet.
+        unsafe { std::env::remove_var(name) };
+    }
+}
+
 fn main() -> ExitCode {
+    forget_who_runs_us();
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let result = match arguments[..] {

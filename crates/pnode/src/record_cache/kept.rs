@@ -3,12 +3,11 @@
 //! An entry is kept with the registration that the leader took for that very read, and tells nothing by itself: whether it may be
 //! used, the filters say, which are consulted under a lease ([`FilterCopies::may_use`]). Freezes, flushes and compactions end no entry.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use sextant_common::ids::{ManifestVersion, Seq, TableId};
 
-use super::map::{Entry, Kind, Probe};
+use super::map::{Block, KeptSays, Kind, Probe, What};
 use super::{CachedRecord, RecordCache};
 use crate::metrics::KeptEvent;
 use crate::view::{FilterCopies, ReadKey, Registration};
@@ -53,44 +52,50 @@ impl RecordCache {
         at: ReadKey<'_>,
     ) -> Option<Kept> {
         let entry = self.map()?.get(&Probe { kind: Kind::Kept, table, at })?;
-        let Entry::Kept { kept, used } = &*entry else { return None };
-        if !copies.may_use(kept.registration, table, at.hash) {
+        let What::Kept { says, registration, used } = entry.what() else { return None };
+        if !copies.may_use(*registration, table, at.hash) {
             self.metrics.count_kept(KeptEvent::Over);
             return None;
         }
-        if matches!(kept.said, Said::NoEntry(version) if version > searched) {
-            return None;
-        }
+        let said = match says {
+            KeptSays::Record => Said::Record(entry.record()),
+            KeptSays::Absent => Said::Absent,
+            KeptSays::NoEntry(version) if *version > searched => return None,
+            KeptSays::NoEntry(version) => Said::NoEntry(*version),
+        };
         if !used.load(Ordering::Relaxed) {
             used.store(true, Ordering::Relaxed);
         }
-        Some(kept.clone())
+        Some(Kept { said, registration: *registration })
     }
 
     /// Whether what was kept of a key the last time has spared a read its leader: then it is worth keeping again.
     pub fn was_worth_keeping(&self, table: TableId, at: ReadKey<'_>) -> bool {
         let entry = self.map().and_then(|map| map.get(&Probe { kind: Kind::Kept, table, at }));
-        matches!(entry.as_deref(), Some(Entry::Kept { used, .. }) if used.load(Ordering::Relaxed))
+        let what = entry.as_ref().map(Block::what);
+        matches!(what, Some(What::Kept { used, .. }) if used.load(Ordering::Relaxed))
     }
 
     /// Keeps an answer, however late it arrived: whether it is over is asked when it is used.
     pub fn keep(&self, table: TableId, at: ReadKey<'_>, kept: &Kept) {
         let none = CachedRecord::tombstone(Seq(0));
-        let record = if let Said::Record(record) = &kept.said { record } else { &none };
-        let Some(map) = self.map_for(at, record) else { return };
-        let said = match &kept.said {
-            Said::Record(record) => Said::Record(record.copied()),
-            said => said.clone(),
+        let (says, record) = match &kept.said {
+            Said::Record(record) => (KeptSays::Record, record),
+            Said::Absent => (KeptSays::Absent, &none),
+            Said::NoEntry(version) => (KeptSays::NoEntry(*version), &none),
         };
-        let kept = Kept { said, registration: kept.registration };
-        let entry = Entry::Kept { kept, used: AtomicBool::new(false) };
-        map.insert(Probe { kind: Kind::Kept, table, at }.copied(), Arc::new(entry));
+        let Some(map) = self.map_for(at, record) else { return };
+        let what = What::Kept { says, registration: kept.registration, used: AtomicBool::new(false) };
+        let block = Block::new(at.key, what, record);
+        map.insert(Probe { kind: Kind::Kept, table, at }.of(block.clone()), block);
         self.metrics.count_kept(KeptEvent::Kept);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use bytes::Bytes;
     use sextant_common::ids::{Epoch, PartitionId, Serial};
     use sextant_common::key::{filter_hash, registration_slot};

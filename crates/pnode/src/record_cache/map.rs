@@ -1,19 +1,23 @@
 //! Entries by key: `quick_cache`, weighted by bytes, good under scans (ours bypass it besides).
+//!
+//! An entry is one [`Block`] of memory, its key and value included: to find a record that no cache of the CPU has costs
+//! three waits for memory (the map's bucket, its slot, the block), and each is a tenth of what a read in a pipeline takes.
 
 use std::hash::{BuildHasherDefault, Hash, Hasher};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use bytes::Bytes;
 use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{Equivalent, Weighter};
-use sextant_common::ids::{PartitionId, Seq, TableId};
+use sextant_common::ids::{ManifestVersion, PartitionId, Seq, TableId};
+use sextant_common::marks::Marks;
+use triomphe::ThinArc;
 
-use super::{CachedRecord, Kept, Said};
-use crate::view::ReadKey;
+use super::CachedRecord;
+use crate::view::{ReadKey, Registration};
 
-/// Bookkeeping of an entry besides its key and value: the map's slot, two reference counts, the stamp.
-const ENTRY_OVERHEAD_BYTES: usize = 128;
+/// What an entry takes besides its key and value: its block's head, the map's slot and bucket, what the allocator rounds up.
+const ENTRY_OVERHEAD_BYTES: usize = 192;
 /// For the map's first size; it grows.
 const TYPICAL_ENTRY_BYTES: u64 = 512;
 
@@ -24,28 +28,103 @@ pub(super) enum Kind {
     Kept,
 }
 
+/// What an entry tells of its key, beside a record.
 #[derive(Debug)]
-pub(super) enum Entry {
+pub(super) enum What {
     Sstable {
         /// The manifest version at which this is the newest SSTable record of its key.
         stamp: AtomicU64,
-        record: CachedRecord,
     },
     Kept {
-        kept: Kept,
+        says: KeptSays,
+        registration: Registration,
         /// It has spared a read its leader.
         used: AtomicBool,
     },
 }
 
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
+pub(super) enum KeptSays {
+    /// The entry's record.
+    Record,
+    Absent,
+    NoEntry(ManifestVersion),
+}
+
+struct Head {
+    what: What,
+    seq: Seq,
+    marks: Marks,
+    has_value: bool,
+    key_bytes: usize,
+}
+
+/// An entry: what it tells, then the bytes of its key and of its value. Shared by all who read it.
+#[derive(Clone)]
+pub(super) struct Block(ThinArc<Head, u8>);
+
+/// The value of a block.
+struct Value(Block);
+
+impl AsRef<[u8]> for Value {
+    fn as_ref(&self) -> &[u8] {
+        let block = &self.0.0;
+        &block.slice[block.header.header.key_bytes..]
+    }
+}
+
+impl Block {
+    /// The bytes are copied: they are slices of messages that may be much larger.
+    pub fn new(key: &[u8], what: What, record: &CachedRecord) -> Self {
+        let value = record.value.as_deref();
+        let head = Head {
+            what,
+            seq: record.seq,
+            marks: record.marks,
+            has_value: value.is_some(),
+            key_bytes: key.len(),
+        };
+        Self(ThinArc::from_header_and_slice(head, &[key, value.unwrap_or_default()].concat()))
+    }
+
+    #[inline]
+    pub fn what(&self) -> &What {
+        &self.0.header.header.what
+    }
+
+    #[inline]
+    pub fn record(&self) -> CachedRecord {
+        let Head { seq, marks, has_value, .. } = self.0.header.header;
+        CachedRecord { value: has_value.then(|| Bytes::from_owner(Value(self.clone()))), seq, marks }
+    }
+
+    #[inline]
+    fn key(&self) -> &[u8] {
+        &self.0.slice[..self.0.header.header.key_bytes]
+    }
+
+    fn weight(&self) -> u64 {
+        (self.0.slice.len() + ENTRY_OVERHEAD_BYTES) as u64
+    }
+}
+
 pub(super) struct Key {
     hash: u64,
-    kind: Kind,
     partition: PartitionId,
     table: TableId,
-    key: Bytes,
+    kind: Kind,
+    /// Has the bytes of the key.
+    block: Block,
 }
+
+impl PartialEq for Key {
+    fn eq(&self, other: &Self) -> bool {
+        let of = |key: &Self| (key.hash, key.partition, key.table, key.kind);
+        of(self) == of(other) && self.block.key() == other.block.key()
+    }
+}
+
+impl Eq for Key {}
 
 pub(super) struct Probe<'k> {
     pub kind: Kind,
@@ -54,10 +133,10 @@ pub(super) struct Probe<'k> {
 }
 
 impl Probe<'_> {
-    /// To be inserted. The bytes are copied: they are slices of a message that may be much larger.
-    pub fn copied(&self) -> Key {
-        let ReadKey { partition, key, hash } = self.at;
-        Key { hash, kind: self.kind, partition, table: self.table, key: Bytes::copy_from_slice(key) }
+    /// To be inserted: a block of this key.
+    pub fn of(&self, block: Block) -> Key {
+        let ReadKey { partition, hash, .. } = self.at;
+        Key { hash, kind: self.kind, partition, table: self.table, block }
     }
 }
 
@@ -84,7 +163,7 @@ impl Equivalent<Key> for Probe<'_> {
             && self.kind == key.kind
             && self.table == key.table
             && self.at.partition == key.partition
-            && self.at.key == key.key.as_ref()
+            && self.at.key == key.block.key()
     }
 }
 
@@ -115,20 +194,13 @@ pub(super) fn weight(key: usize, record: &CachedRecord) -> u64 {
     (key + record.value.as_ref().map_or(0, Bytes::len) + ENTRY_OVERHEAD_BYTES) as u64
 }
 
-impl Weighter<Key, Arc<Entry>> for ByBytes {
-    fn weight(&self, key: &Key, entry: &Arc<Entry>) -> u64 {
-        match &**entry {
-            Entry::Sstable { record, .. }
-            | Entry::Kept { kept: Kept { said: Said::Record(record), .. }, .. } => {
-                weight(key.key.len(), record)
-            }
-            Entry::Kept { .. } => weight(key.key.len(), &CachedRecord::tombstone(Seq(0))),
-        }
+impl Weighter<Key, Block> for ByBytes {
+    fn weight(&self, _: &Key, block: &Block) -> u64 {
+        block.weight()
     }
 }
 
-pub(super) type Map =
-    Cache<Key, Arc<Entry>, ByBytes, BuildHasherDefault<AsItIs>, DefaultLifecycle<Key, Arc<Entry>>>;
+pub(super) type Map = Cache<Key, Block, ByBytes, BuildHasherDefault<AsItIs>, DefaultLifecycle<Key, Block>>;
 
 pub(super) fn with_room_for(bytes: u64) -> Map {
     let items = (bytes / TYPICAL_ENTRY_BYTES).clamp(16, 1 << 24) as usize;

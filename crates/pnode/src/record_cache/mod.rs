@@ -28,7 +28,7 @@ use crate::metrics::{CacheEvent, PNodeMetrics};
 use crate::view::{Flushed, ManifestView, ReadKey};
 
 use guess::Guess;
-use map::{Entry, Kind, Map, Probe};
+use map::{Block, Kind, Map, Probe, What};
 
 pub use carry::{Carry, carry_stamp};
 pub(crate) use kept::{Kept, Said};
@@ -62,11 +62,6 @@ impl CachedRecord {
     pub fn into_record(self) -> Option<Record> {
         let Self { value, seq, marks } = self;
         Some(Record::marked(value?, seq, marks))
-    }
-
-    /// Without the message that its bytes are a slice of.
-    fn copied(&self) -> Self {
-        Self { value: self.value.as_ref().map(|v| Bytes::copy_from_slice(v)), ..self.clone() }
     }
 }
 
@@ -115,7 +110,7 @@ impl RecordCache {
         let map = self.map()?;
         let probe = Probe { kind: Kind::Sstable, table, at };
         let entry = map.get(&probe)?;
-        let Entry::Sstable { stamp: stamped, record } = &*entry else { return None };
+        let What::Sstable { stamp: stamped } = entry.what() else { return None };
         let stamp = ManifestVersion(stamped.load(Ordering::Relaxed));
         match carry(stamp, manifest, table, at) {
             Carry::Valid => {}
@@ -130,7 +125,7 @@ impl RecordCache {
                 return None;
             }
         }
-        Some(record.clone())
+        Some(entry.record())
     }
 
     /// Counts what became of a lookup (once a read, however often it looked).
@@ -140,12 +135,12 @@ impl RecordCache {
         }
     }
 
-    /// Remembers what a search of the SSTables of version `searched` found. The bytes are copied: they are slices of a
-    /// message that may be much larger.
+    /// Remembers what a search of the SSTables of version `searched` found.
     pub fn insert(&self, searched: ManifestVersion, table: TableId, at: ReadKey<'_>, record: &CachedRecord) {
         let Some(map) = self.map_for(at, record) else { return };
-        let entry = Entry::Sstable { stamp: AtomicU64::new(searched.0), record: record.copied() };
-        map.insert(Probe { kind: Kind::Sstable, table, at }.copied(), Arc::new(entry));
+        let what = What::Sstable { stamp: AtomicU64::new(searched.0) };
+        let block = Block::new(at.key, what, record);
+        map.insert(Probe { kind: Kind::Sstable, table, at }.of(block.clone()), block);
     }
 
     /// The map, if the record is not too large for it.

@@ -60,6 +60,8 @@ use crate::who::Who;
 const READ_BYTES: usize = 16 * 1024;
 /// Most room that is made at once for a long argument: what is announced is not what is sent.
 const READ_BYTES_MAX: usize = 256 * 1024;
+/// Replies of so many bytes may wait a moment for the other connections' turns.
+const OUTPUT_BYTES_LOW: usize = 16 * 1024;
 /// No command is started while so many bytes of replies wait to be written.
 const OUTPUT_BYTES_HIGH: usize = 1024 * 1024;
 /// Bound on what unfinished commands may be expected to answer, judged by earlier replies of the connection.
@@ -109,6 +111,8 @@ pub(crate) struct Connection<S: Store> {
     stops: bool,
     /// The peer is gone: replies are dropped.
     broken: bool,
+    /// Other connections have had their turns since there is something to be written.
+    gave_way: bool,
     /// Bytes of finished replies that wait behind unfinished ones.
     held_bytes: usize,
     /// The size of replies to expect: the largest, fading with each that is smaller.
@@ -166,6 +170,7 @@ impl<S: Store> Connection<S> {
             intake: Intake::Open,
             stops: false,
             broken: false,
+            gave_way: false,
             held_bytes: 0,
             expected_bytes: 0,
             tally: Tally::default(),
@@ -205,6 +210,10 @@ impl<S: Store> Connection<S> {
             self.join_sets();
             progress |= self.sets.hand_over(&self.shared, &self.conversation.entry, self.lane());
             self.encode_due();
+            if self.gives_way() {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
             progress |= self.write(cx);
             if dispatched == Dispatched::NeedsInput {
                 match self.intake {
@@ -298,6 +307,14 @@ impl<S: Store> Connection<S> {
             self.shared.metrics.error_replies.inc();
         }
         self.output.put(reply, protocol, room);
+    }
+
+    /// Whether other connections that are ready come first, once before each write. So all of them are read from before any is
+    /// written to: a client of many connections is woken once and finds replies on all, not once for each.
+    fn gives_way(&mut self) -> bool {
+        let waits = !self.output.is_empty() && self.output.len() <= OUTPUT_BYTES_LOW && !self.broken;
+        self.gave_way = waits && !self.gave_way;
+        self.gave_way
     }
 
     fn write(&mut self, cx: &mut Context<'_>) -> bool {
