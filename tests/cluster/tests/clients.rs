@@ -80,6 +80,24 @@ async fn limits_are_stated_and_bad_input_takes_nothing_down() {
     c.shutdown().await;
 }
 
+/// Of each partition's keys a batch is made: if one of them is too large, none is sent.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_command_over_partitions_of_which_one_gets_too_much_writes_nothing() {
+    let c = Cluster::start(Options::default()).await;
+    let mut redis = c.redis(0).await;
+    let mut mset = redis::cmd("MSET");
+    for i in 0..3 {
+        mset.arg(format!("{{large}}{i}")).arg(vec![0u8; VALUE_BYTES_MAX]);
+    }
+    let small: Vec<String> = (0..20).map(|i| format!("small{i}")).collect();
+    small.iter().for_each(|key| drop(mset.arg(key).arg("x")));
+    let error = mset.query_async::<()>(&mut redis).await.unwrap_err();
+    assert!(error.to_string().contains("16 MiB"), "{error}");
+    let there: usize = redis.exists(small).await.unwrap();
+    assert_eq!(there, 0);
+    c.shutdown().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_a_majority_there_is_an_error_within_the_deadline_and_never_a_stale_answer() {
     let mut c = Cluster::start(Options { partitions: 1, ..Options::default() }).await;

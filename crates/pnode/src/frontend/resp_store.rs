@@ -22,6 +22,7 @@ use crate::api::{ReadOptions, ScanRange, WriteOptions};
 use crate::metrics::ReadPath;
 use crate::pnode::PNode;
 use crate::router;
+use crate::write::check_is_batch;
 
 /// Partitions that one step of a walk over the keys asks, one after the other.
 const PARTITIONS_A_STEP: usize = 16;
@@ -113,6 +114,8 @@ impl RespStore {
             let partition = core.views.slot_map.partition_of(&op.key, &table.options);
             batches.entry(partition).or_default().push(op);
         }
+        // Before any of them is sent: one that is refused later would leave the others written.
+        batches.values().try_for_each(|ops| check_is_batch(ops))?;
         let mut _places = Vec::with_capacity(batches.len());
         for partition in batches.keys() {
             _places.push(self.place_in(*partition)?);

@@ -57,16 +57,19 @@ impl RecordCache {
             self.metrics.count_kept(KeptEvent::Over);
             return None;
         }
-        let said = match says {
-            KeptSays::Record => Said::Record(entry.record()),
-            KeptSays::Absent => Said::Absent,
-            KeptSays::NoEntry(version) if *version > searched => return None,
-            KeptSays::NoEntry(version) => Said::NoEntry(*version),
-        };
+        let (says, registration) = (*says, *registration);
+        if matches!(says, KeptSays::NoEntry(version) if version > searched) {
+            return None;
+        }
         if !used.load(Ordering::Relaxed) {
             used.store(true, Ordering::Relaxed);
         }
-        Some(Kept { said, registration: *registration })
+        let said = match says {
+            KeptSays::Record => Said::Record(entry.into_record()),
+            KeptSays::Absent => Said::Absent,
+            KeptSays::NoEntry(version) => Said::NoEntry(version),
+        };
+        Some(Kept { said, registration })
     }
 
     /// Whether what was kept of a key the last time has spared a read its leader: then it is worth keeping again.

@@ -16,8 +16,10 @@ use triomphe::ThinArc;
 use super::CachedRecord;
 use crate::view::{ReadKey, Registration};
 
-/// What an entry takes besides its key and value: its block's head, the map's slot and bucket, what the allocator rounds up.
-const ENTRY_OVERHEAD_BYTES: usize = 192;
+/// What an entry takes besides its key and value: its block's head, the map's slot and bucket.
+const ENTRY_OVERHEAD_BYTES: usize = 176;
+/// A value of so many bytes is copied for whoever reads it.
+const COPIED_BYTES_MAX: usize = 512;
 /// For the map's first size; it grows.
 const TYPICAL_ENTRY_BYTES: u64 = 512;
 
@@ -92,10 +94,19 @@ impl Block {
         &self.0.header.header.what
     }
 
+    /// Of a short value a copy: who keeps it keeps no key, which may be long.
     #[inline]
-    pub fn record(&self) -> CachedRecord {
-        let Head { seq, marks, has_value, .. } = self.0.header.header;
-        CachedRecord { value: has_value.then(|| Bytes::from_owner(Value(self.clone()))), seq, marks }
+    pub fn into_record(self) -> CachedRecord {
+        let Head { seq, marks, has_value, key_bytes, .. } = self.0.header.header;
+        let value_bytes = self.0.slice.len() - key_bytes;
+        let value = if !has_value {
+            None
+        } else if value_bytes <= COPIED_BYTES_MAX.max(key_bytes) {
+            Some(Bytes::copy_from_slice(&self.0.slice[key_bytes..]))
+        } else {
+            Some(Bytes::from_owner(Value(self)))
+        };
+        CachedRecord { value, seq, marks }
     }
 
     #[inline]
@@ -104,7 +115,7 @@ impl Block {
     }
 
     fn weight(&self) -> u64 {
-        (self.0.slice.len() + ENTRY_OVERHEAD_BYTES) as u64
+        weight_of(self.0.slice.len())
     }
 }
 
@@ -191,7 +202,12 @@ impl Hasher for AsItIs {
 pub(super) struct ByBytes;
 
 pub(super) fn weight(key: usize, record: &CachedRecord) -> u64 {
-    (key + record.value.as_ref().map_or(0, Bytes::len) + ENTRY_OVERHEAD_BYTES) as u64
+    weight_of(key + record.value.as_ref().map_or(0, Bytes::len))
+}
+
+/// The allocator's sizes are a quarter apart or less: half of that is lost.
+fn weight_of(bytes: usize) -> u64 {
+    (bytes + bytes / 8 + ENTRY_OVERHEAD_BYTES) as u64
 }
 
 impl Weighter<Key, Block> for ByBytes {

@@ -125,7 +125,7 @@ impl RecordCache {
                 return None;
             }
         }
-        Some(entry.record())
+        Some(entry.into_record())
     }
 
     /// Counts what became of a lookup (once a read, however often it looked).

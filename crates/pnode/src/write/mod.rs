@@ -17,4 +17,5 @@ mod writer;
 
 pub(crate) use base::Found;
 pub(crate) use blind::BlindWrites;
+pub(crate) use prepare::check_is_batch;
 pub(crate) use writer::Writer;

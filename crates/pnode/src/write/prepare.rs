@@ -42,6 +42,11 @@ impl PreparedOp {
     }
 }
 
+/// Whether so many operations may be one batch.
+pub(crate) fn check_is_batch(ops: &[Operation]) -> Result<()> {
+    check_batch(ops.len(), ops.iter().map(Operation::written_bytes).sum())
+}
+
 /// Checks limits, finds the tables and the one partition.
 pub(super) async fn prepare(
     tables: &Tables,
@@ -49,7 +54,7 @@ pub(super) async fn prepare(
     ops: Vec<Operation>,
     deadline: Deadline,
 ) -> Result<Vec<PreparedOp>> {
-    check_batch(ops.len(), ops.iter().map(Operation::written_bytes).sum())?;
+    check_is_batch(&ops)?;
     let mut prepared: Vec<PreparedOp> = Vec::with_capacity(ops.len());
     for op in ops {
         let table = match prepared.last() {

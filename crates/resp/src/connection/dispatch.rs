@@ -277,7 +277,7 @@ impl<S: Store> Connection<S> {
     }
 
     /// The hottest case: a `GET` with nothing before it, whose value the store has at hand. Answered from where it lies in
-    /// the input, without an allocation or a reference count.
+    /// the input: nothing of the command is copied.
     fn get_in_place(&mut self) -> InPlace<S::Missed> {
         if !self.pipeline.is_empty() || self.parser.len() != 2 || self.conversation.transactions.is_open() {
             return InPlace::NoGet;

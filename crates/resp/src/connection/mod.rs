@@ -211,6 +211,7 @@ impl<S: Store> Connection<S> {
             progress |= self.sets.hand_over(&self.shared, &self.conversation.entry, self.lane());
             self.encode_due();
             if self.gives_way() {
+                self.tally.flush(&self.shared.metrics, || self.shared.since(self.read_ns));
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
@@ -312,7 +313,7 @@ impl<S: Store> Connection<S> {
     /// Whether other connections that are ready come first, once before each write. So all of them are read from before any is
     /// written to: a client of many connections is woken once and finds replies on all, not once for each.
     fn gives_way(&mut self) -> bool {
-        let waits = !self.output.is_empty() && self.output.len() <= OUTPUT_BYTES_LOW && !self.broken;
+        let waits = (1..=OUTPUT_BYTES_LOW).contains(&self.output.len()) && !self.broken;
         self.gave_way = waits && !self.gave_way;
         self.gave_way
     }

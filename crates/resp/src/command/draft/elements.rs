@@ -79,7 +79,7 @@ impl<'s, S: Store> Draft<'s, S> {
         names: &[N],
     ) -> Carried<Vec<Option<Bytes>>> {
         let mut values: Vec<Option<Bytes>> = Vec::with_capacity(names.len());
-        let (mut missing, mut missing_bytes) = (Vec::new(), 0);
+        let (mut missing, mut keys, mut missing_bytes) = (Vec::new(), Vec::new(), 0);
         self.look(names.len())?;
         for (at, name) in names.iter().enumerate() {
             if at > 0 && at.is_multiple_of(TURN_ELEMENTS) {
@@ -89,19 +89,20 @@ impl<'s, S: Store> Draft<'s, S> {
             let value = self.at_hand(header, tag, name.as_ref(), &element);
             if value.is_none() {
                 missing_bytes += element.len();
-                missing.push((at, element));
+                missing.push(at);
+                keys.push(element);
             }
             values.push(value.flatten());
             // (No more keys at once than are asked for at once.)
             if missing.len() >= CHUNK_KEYS || missing_bytes >= CHUNK_BYTES {
-                let found = self.read_elements(&missing, missing_bytes).await?;
+                let found = self.read_elements(std::mem::take(&mut keys), missing_bytes).await?;
                 self.note(header, tag, names, &missing, found, &mut values)?;
                 missing.clear();
                 missing_bytes = 0;
             }
         }
         if !missing.is_empty() {
-            let found = self.read_elements(&missing, missing_bytes).await?;
+            let found = self.read_elements(keys, missing_bytes).await?;
             self.note(header, tag, names, &missing, found, &mut values)?;
         }
         Ok(values)
@@ -114,13 +115,8 @@ impl<'s, S: Store> Draft<'s, S> {
         value.or_else(|| self.fresh.contains(&header.version).then_some(None))
     }
 
-    async fn read_elements(
-        &mut self,
-        missing: &[(usize, Bytes)],
-        bytes: usize,
-    ) -> Carried<Vec<Option<Bytes>>> {
+    async fn read_elements(&mut self, keys: Vec<Bytes>, bytes: usize) -> Carried<Vec<Option<Bytes>>> {
         self.make_room(bytes)?;
-        let keys: Vec<Bytes> = missing.iter().map(|(_, element)| element.clone()).collect();
         let several = keys.len() > 1;
         let _turn = self.turns.turn(keys.len() as u64).await?;
         if self.of_leader && several {
@@ -137,11 +133,11 @@ impl<'s, S: Store> Draft<'s, S> {
         header: &Header,
         tag: Tag,
         names: &[N],
-        missing: &[(usize, Bytes)],
+        missing: &[usize],
         found: Vec<Option<Bytes>>,
         values: &mut [Option<Bytes>],
     ) -> Result<()> {
-        for ((at, _), value) in missing.iter().zip(found) {
+        for (at, value) in missing.iter().zip(found) {
             let name = Bytes::copy_from_slice(names[*at].as_ref());
             self.read.rests_on_header |= value.is_none();
             self.count_read(name.len() + value.as_ref().map_or(0, Bytes::len))?;
