@@ -270,8 +270,9 @@ fn report(ended: std::result::Result<(), JoinError>) {
     }
 }
 
-async fn refuse(mut connection: env::Connection, _permit: OwnedSemaphorePermit) {
+async fn refuse(connection: env::Connection, _permit: OwnedSemaphorePermit) {
     let _ = tokio::time::timeout(REFUSAL_TIMEOUT, async {
+        let mut connection = connection.established().await?;
         connection.write_all(b"-ERR max number of clients reached\r\n").await?;
         connection.shutdown().await
     })

@@ -90,7 +90,9 @@ async fn a_command_over_partitions_of_which_one_gets_too_much_writes_nothing() {
         mset.arg(format!("{{large}}{i}")).arg(vec![0u8; VALUE_BYTES_MAX]);
     }
     let small: Vec<String> = (0..20).map(|i| format!("small{i}")).collect();
-    small.iter().for_each(|key| drop(mset.arg(key).arg("x")));
+    for key in &small {
+        mset.arg(key).arg("x");
+    }
     let error = mset.query_async::<()>(&mut redis).await.unwrap_err();
     assert!(error.to_string().contains("16 MiB"), "{error}");
     let there: usize = redis.exists(small).await.unwrap();

@@ -324,8 +324,8 @@ impl<S: Store> Connection<S> {
         }
         if !self.broken {
             let written = self.output.write(&mut self.io, cx);
-            if written.bytes > 0 {
-                self.shared.metrics.bytes_written.inc_by(written.bytes);
+            self.shared.metrics.bytes_written.inc_by(written.bytes);
+            if written.bytes > 0 || self.output.is_empty() {
                 self.watch.note();
             }
             if !written.failed {
