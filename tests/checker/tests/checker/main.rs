@@ -190,6 +190,15 @@ fn history_of(ops: &[Op]) -> History {
     history
 }
 
+/// A get of an absent record could only be placed behind a later delete: a delete of unknown outcome had made it absent before.
+#[test]
+fn a_plan_with_a_lost_delete_is_accepted() {
+    let seed = 11581209795136996007;
+    let plan = Plan { seed, clients: 10, operations: 183, keys: 2, unknown_percent: 3, conditional: true };
+    let report = check(&simulate(&plan).history, &Options::default());
+    assert!(report.passed(), "{report}");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
