@@ -43,5 +43,6 @@ pub async fn serve<S: Store>(env: Env, config: RespConfig, store: S, io: env::Co
         local_addr,
     };
     let (_running, shutdown) = shutdown::channel();
-    Connection::new(Shared::databases(server, &store), io).run(shutdown).await;
+    let had_its_turn = Arc::default();
+    Connection::new(Shared::databases(server, &store), io, had_its_turn).run(shutdown).await;
 }

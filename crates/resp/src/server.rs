@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -228,6 +228,7 @@ async fn serve<S: Store>(
     _serving: mpsc::Sender<()>,
 ) {
     let mut connections = JoinSet::new();
+    let had_its_turn = Arc::new(AtomicU64::new(0));
     loop {
         tokio::select! {
             arrived = arriving.recv() => {
@@ -235,6 +236,7 @@ async fn serve<S: Store>(
                 match connection.attach() {
                     Ok(io) => {
                         let (databases, mut stopping) = (databases.clone(), stopping.clone());
+                        let had_its_turn = had_its_turn.clone();
                         connections.spawn(async move {
                             let established = tokio::select! {
                                 biased;
@@ -242,7 +244,7 @@ async fn serve<S: Store>(
                                 () = stopping.wait() => return,
                             };
                             if let Ok(io) = established {
-                                Connection::new(databases, io).run(stopping).await;
+                                Connection::new(databases, io, had_its_turn).run(stopping).await;
                             }
                             drop(place);
                         });

@@ -24,6 +24,7 @@ mod watch;
 
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -113,6 +114,8 @@ pub(crate) struct Connection<S: Store> {
     broken: bool,
     /// Other connections have had their turns since there is something to be written.
     gave_way: bool,
+    /// Of the thread's connections, the one that was last.
+    had_its_turn: Arc<AtomicU64>,
     /// Bytes of finished replies that wait behind unfinished ones.
     held_bytes: usize,
     /// The size of replies to expect: the largest, fading with each that is smaller.
@@ -133,7 +136,8 @@ enum Intake {
 }
 
 impl<S: Store> Connection<S> {
-    pub fn new(databases: Databases<S>, io: env::Connection) -> Self {
+    /// `had_its_turn`: which of the thread's connections, the last time.
+    pub fn new(databases: Databases<S>, io: env::Connection, had_its_turn: Arc<AtomicU64>) -> Self {
         let shared = databases[usize::from(Database::FIRST.number())].clone();
         let entry = shared.clients.add(io.peer, shared.now_ns());
         let mut who = Who::new(shared.access.clone(), io.identity.as_deref(), shared.allowances.clone());
@@ -171,6 +175,7 @@ impl<S: Store> Connection<S> {
             stops: false,
             broken: false,
             gave_way: false,
+            had_its_turn,
             held_bytes: 0,
             expected_bytes: 0,
             tally: Tally::default(),
@@ -311,10 +316,16 @@ impl<S: Store> Connection<S> {
     }
 
     /// Whether other connections that are ready come first, once before each write. So all of them are read from before any is
-    /// written to: a client of many connections is woken once and finds replies on all, not once for each.
+    /// written to: a client of many connections is woken once and finds replies on all, not once for each. Not where there was no
+    /// other since its last turn.
     fn gives_way(&mut self) -> bool {
-        let waits = (1..=OUTPUT_BYTES_LOW).contains(&self.output.len()) && !self.broken;
+        let id = self.conversation.entry.id();
+        let was_last = self.had_its_turn.load(Ordering::Relaxed) == id;
+        let waits = (1..=OUTPUT_BYTES_LOW).contains(&self.output.len()) && !self.broken && !was_last;
         self.gave_way = waits && !self.gave_way;
+        if !self.gave_way && !self.output.is_empty() {
+            self.had_its_turn.store(id, Ordering::Relaxed);
+        }
         self.gave_way
     }
 
