@@ -1,8 +1,9 @@
 //! One client's connection.
 //!
 //! A single task, and in it a loop of turns: take in the results that have arrived, start every command that the input
-//! holds, append the replies that are due to one buffer, write that once, read more. Nothing waits for anything else: a
-//! slow command holds up only the replies behind it, and a client that does not read its replies holds up only itself. (Writes of one key
+//! holds, append the replies that are due to one buffer, let other connections that are ready have their turns, write it
+//! once, read more. Nothing waits for anything else: a slow command holds up only the replies behind it, and a client
+//! that does not read its replies holds up only itself. (Writes of one key
 //! that stand directly behind each other go together: [`rows`].)
 //!
 //! What a client may rely on: replies come in order; commands that touch the same key, one of them writing, take effect
