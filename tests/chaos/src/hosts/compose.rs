@@ -1,7 +1,7 @@
 //! The cluster of `deploy/compose.yaml`, under a project name of its own, and what can be done to its containers.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sextant_common::error::{Error, Result};
 
@@ -17,6 +17,7 @@ pub const IMAGE: &str = "sextant:latest";
 /// Containers are stopped for so long before they are killed.
 const STOP_SECONDS: &str = "30";
 const HEALTHY_WITHIN: Duration = Duration::from_secs(180);
+const GONE_WITHIN: Duration = Duration::from_secs(60);
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
 pub struct Compose {
@@ -82,9 +83,27 @@ impl Compose {
         self.compose(&["up", "--detach"]).await.map(drop)
     }
 
-    /// Removes everything, volumes included.
+    /// Removes everything, volumes included. Docker may hold on to a place in the network whose container is gone.
     pub async fn down(&self) -> Result<()> {
-        self.compose(&["down", "--volumes", "--timeout", STOP_SECONDS]).await.map(drop)
+        let until = Instant::now() + GONE_WITHIN;
+        loop {
+            let gone = self.compose(&["down", "--volumes", "--timeout", STOP_SECONDS]).await;
+            if gone.is_ok() || Instant::now() >= until {
+                return gone.map(drop);
+            }
+            self.leave_network().await;
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
+    }
+
+    /// Whatever still has a place in the network loses it. What cannot be done is tried again by [`Self::down`].
+    async fn leave_network(&self) {
+        let (network, names) = (self.network(), "{{range .Containers}}{{println .Name}}{{end}}");
+        let named =
+            run(&["docker", "network", "inspect", "--format", names, &network]).await.unwrap_or_default();
+        for name in named.split_whitespace() {
+            let _ = run(&["docker", "network", "disconnect", "--force", &network, name]).await;
+        }
     }
 
     pub async fn logs(&self) -> Result<String> {

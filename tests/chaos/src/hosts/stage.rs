@@ -38,7 +38,8 @@ impl Stage {
         Ok(Self { env, compose, place })
     }
 
-    /// Removes the containers. `well`: their logs are not of interest.
+    /// Removes the containers; what Docker does not let go of is told, and no verdict on the cluster. `well`: their logs are not
+    /// of interest.
     pub async fn strike(mut self, well: bool) -> Result<()> {
         if !well {
             self.place.keep();
@@ -47,7 +48,10 @@ impl Stage {
             println!("kept: {} (history.jsonl: `sextant check`; containers.log)", self.place.dir.display());
         }
         let removed = clients::remove_all(&self.compose).await;
-        self.compose.down().await.and(removed)
+        if let Err(error) = self.compose.down().await.and(removed) {
+            eprintln!("left behind: {error}");
+        }
+        Ok(())
     }
 }
 
