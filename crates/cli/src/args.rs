@@ -703,6 +703,10 @@ pub struct CreateTableArgs {
     /// The first so many bytes of a key decide its partition, so that a scan of such a prefix stays in one
     #[arg(long, value_name = "BYTES", default_value_t = 0)]
     pub partition_prefix: u32,
+    /// The filters of what is on disk also know the first so many bytes of keys: a scan of keys that begin alike, by at least as many,
+    /// passes over files that have none of them. 0: they do not
+    #[arg(long, value_name = "BYTES", default_value_t = 0)]
+    pub filter_prefix: u32,
     /// Of blocks on disk. `zstd`: what compactions write where nothing older lies below, the rest with LZ4; smaller, slower to read
     #[arg(long, value_enum, default_value_t)]
     pub compression: BlockCompression,
@@ -711,7 +715,7 @@ pub struct CreateTableArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(group(clap::ArgGroup::new("change").required(true).multiple(true).args(["filter_inserts", "compression"])))]
+#[command(group(clap::ArgGroup::new("change").required(true).multiple(true).args(["filter_inserts", "compression", "filter_prefix"])))]
 pub struct AlterTableArgs {
     pub name: String,
     /// See create-table
@@ -720,6 +724,9 @@ pub struct AlterTableArgs {
     /// Of blocks on disk. What is stored is rewritten as it is compacted
     #[arg(long, value_enum)]
     pub compression: Option<BlockCompression>,
+    /// See create-table. Files have it when they are compacted
+    #[arg(long, value_name = "BYTES")]
+    pub filter_prefix: Option<u32>,
     #[command(flatten)]
     pub connection: Connection,
 }

@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::ids::PartitionId;
 
 /// The newest format of a partition that this version reads and writes. 0: all that a log said before there were formats.
-pub const FORMAT_NEWEST: u32 = 2;
+pub const FORMAT_NEWEST: u32 = 3;
 
 /// What a partition's log may say only from a certain format on: an older server cannot go on when it meets it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +22,8 @@ pub enum Feature {
     Zstd,
     /// Tables are dropped, and get other options.
     ChangeTable,
+    /// Tables whose filters hold prefixes of keys.
+    FilterPrefix,
 }
 
 impl Feature {
@@ -30,6 +32,7 @@ impl Feature {
         match self {
             Feature::Load | Feature::Cut | Feature::Zstd => 1,
             Feature::ChangeTable => 2,
+            Feature::FilterPrefix => 3,
         }
     }
 }

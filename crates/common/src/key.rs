@@ -1,7 +1,7 @@
 //! Keys: the one hash that filters use, the way from a key to its partition, ranges.
 
 use bytes::Bytes;
-use xxhash_rust::xxh3::xxh3_64;
+use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use crate::ids::{PartitionId, TableId};
 use crate::manifest::TableOptions;
@@ -11,6 +11,24 @@ use crate::object;
 /// of the bf-log: it must never change.
 pub fn filter_hash(key: &[u8]) -> u64 {
     xxh3_64(key)
+}
+
+/// What keeps prefixes apart from keys that are the same bytes: part of the table format.
+const PREFIX_SEED: u64 = u64::from_be_bytes(*b"prefixes");
+
+/// The hash by which the filter of an SSTable knows a prefix of keys.
+pub fn prefix_hash(prefix: &[u8]) -> u64 {
+    xxh3_64_with_seed(prefix, PREFIX_SEED)
+}
+
+/// What the option [`TableOptions::filter_prefix`] of this value takes of a key. None: the key is too short to have it. Of the common
+/// beginning of several keys it is what it takes of each of them.
+pub fn filter_prefix(key: &[u8], option: u32) -> Option<&[u8]> {
+    match option {
+        0 => None,
+        TableOptions::BY_INNER_KEY => object::version_part(key),
+        length => key.get(..length as usize),
+    }
 }
 
 /// The registration slot of a key, of `slots` (a power of two). Leaders and holders must agree on it. `hash`: [`filter_hash`] of the
@@ -140,6 +158,7 @@ mod tests {
         assert_eq!(filter_hash(b""), 0x2d06_8005_38d3_94c2);
         assert_eq!(filter_hash(b"sextant"), 0xf489_12a2_99b1_5a37);
         assert_eq!(filter_hash(&[b'k'; 300]), 0x3e90_1c94_ff54_faa0);
+        assert_eq!(prefix_hash(b"sextant"), 0x1f4f_5bee_2be5_8469);
     }
 
     #[test]
@@ -155,6 +174,20 @@ mod tests {
         let options = TableOptions { partition_prefix: 3, ..TableOptions::default() };
         assert_eq!(slot(b"abc1", &options), slot(b"abc2{x}", &options));
         assert_eq!(routing_part(b"ab", &options), b"ab");
+    }
+
+    #[test]
+    fn what_filters_take_of_a_key() {
+        assert_eq!(filter_prefix(b"abcd", 3), Some(&b"abc"[..]));
+        assert_eq!(filter_prefix(b"abc", 3), Some(&b"abc"[..]));
+        assert_eq!((filter_prefix(b"ab", 3), filter_prefix(b"ab", 0)), (None, None));
+        let element = object::element_key(b"key", 7, object::Tag::Field, b"field");
+        let version = object::version_prefix(b"key", 7);
+        assert_eq!(filter_prefix(&element, TableOptions::BY_INNER_KEY), Some(&version[..]));
+        assert_eq!(filter_prefix(&element[..version.len()], TableOptions::BY_INNER_KEY), Some(&version[..]));
+        for cut in 0..version.len() {
+            assert_eq!(filter_prefix(&element[..cut], TableOptions::BY_INNER_KEY), None);
+        }
     }
 
     proptest::proptest! {

@@ -45,6 +45,15 @@ pub struct TableOptions {
     /// If not 0: the first so many bytes of a key decide its partition. [`TableOptions::BY_INNER_KEY`]: see there.
     pub partition_prefix: u32,
     pub compression: Compression,
+    /// If not 0: the filters of SSTables also hold the first so many bytes of each key that has them, so that a scan of keys that
+    /// begin alike passes over tables that have none of them. [`TableOptions::BY_INNER_KEY`]: the inner key and the eight bytes after
+    /// it. SSTables that were written under another option keep theirs.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub filter_prefix: u32,
+}
+
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 impl TableOptions {
@@ -58,6 +67,7 @@ impl TableOptions {
 pub struct OptionsChange {
     pub filter_inserts: Option<bool>,
     pub compression: Option<Compression>,
+    pub filter_prefix: Option<u32>,
 }
 
 impl OptionsChange {
@@ -66,6 +76,7 @@ impl OptionsChange {
             filter_inserts: self.filter_inserts.unwrap_or(options.filter_inserts),
             compression: self.compression.unwrap_or(options.compression),
             partition_prefix: options.partition_prefix,
+            filter_prefix: self.filter_prefix.unwrap_or(options.filter_prefix),
         }
     }
 }

@@ -30,6 +30,7 @@ pub fn elements_options() -> TableOptions {
     TableOptions {
         partition_prefix: TableOptions::BY_INNER_KEY,
         filter_inserts: true,
+        filter_prefix: TableOptions::BY_INNER_KEY,
         ..TableOptions::default()
     }
 }
@@ -105,8 +106,13 @@ pub fn inner_key(element_key: &[u8]) -> Option<&[u8]> {
 
 /// The version in the key of an element.
 pub fn version_of(element_key: &[u8]) -> Option<u64> {
+    Some(u64::from_be_bytes(*version_part(element_key)?.last_chunk()?))
+}
+
+/// The beginning of the key of an element that all of one version have: [`version_prefix`].
+pub fn version_part(element_key: &[u8]) -> Option<&[u8]> {
     let inner = inner_key(element_key)?;
-    Some(u64::from_be_bytes(*element_key[2 + inner.len()..].first_chunk()?))
+    element_key.get(..2 + inner.len() + 8)
 }
 
 /// The longest field or member that an element of this key may have, in bytes.

@@ -178,6 +178,8 @@ pub struct PNodeMetrics {
     pub(crate) sessions_opened: Counter,
     pub(crate) scan_pages: Counter,
     pub(crate) scan_pages_redone: Counter,
+    pub(crate) scan_tables_searched: Counter,
+    pub(crate) scan_tables_passed_over: Counter,
     pub(crate) pulls: Counter,
     pub(crate) pulls_failed: Counter,
     pub(crate) pull_seconds: Histogram,
@@ -233,6 +235,8 @@ impl Default for PNodeMetrics {
             sessions_opened: Counter::default(),
             scan_pages: Counter::default(),
             scan_pages_redone: Counter::default(),
+            scan_tables_searched: Counter::default(),
+            scan_tables_passed_over: Counter::default(),
             pulls: Counter::default(),
             pulls_failed: Counter::default(),
             pull_seconds: Histogram::new(exponential_buckets(0.000_1, 2.0, 16)),
@@ -319,6 +323,16 @@ impl PNodeMetrics {
             "scan_pages_redone",
             "Pages of scans that had to be read again, because a flush or a compaction came between",
             self.scan_pages_redone.clone(),
+        );
+        r.register(
+            "scan_tables_searched",
+            "SSTables that pages of scans were to have from, one for each page and table",
+            self.scan_tables_searched.clone(),
+        );
+        r.register(
+            "scan_tables_passed_over",
+            "SSTables in the range of a page that have no key which begins as all of the range do, by their filters",
+            self.scan_tables_passed_over.clone(),
         );
         r.register(
             "pulls",
@@ -429,6 +443,11 @@ impl PNodeMetrics {
     /// How often clocks were seen to be beyond their bounds: monotonic ones, wall clocks.
     pub fn clock_contradictions(&self) -> (u64, u64) {
         (self.clock_contradictions.get(), self.wall_clock_contradictions.get())
+    }
+
+    /// SSTables that pages of scans were to have from, and those that were passed over because of how keys begin there.
+    pub fn scan_tables(&self) -> (u64, u64) {
+        (self.scan_tables_searched.get(), self.scan_tables_passed_over.get())
     }
 
     pub fn whole_filter_fetches(&self) -> u64 {

@@ -48,7 +48,7 @@ pub const COPY_BYTES: u64 = 8 * MIB;
 const WRITER_BYTES: u64 = 10 * MIB;
 /// Beside a piece, for each input: places from its index, a dictionary, a block.
 const INPUT_BYTES: u64 = 128 * 1024;
-/// For each record of an output: its hash, and what builds the filter.
+/// For each record of an output, or prefix in its filter: its hash, and what builds the filter.
 const RECORD_BYTES: u64 = 38;
 /// Shorter pieces would make a disk seek too often.
 const PIECE_BYTES_MIN: u64 = 64 * 1024;

@@ -5,17 +5,23 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
+use sextant_client::Client;
 use sextant_common::ids::PartitionId;
-use sextant_common::manifest::TableOptions;
+use sextant_common::manifest::{OptionsChange, TableOptions};
 use sextant_pnode::{Operation, PNode, ReadOptions, ScanRange, WriteOptions};
 use sextant_tests::cluster::{Cluster, Maintenance, Options};
+use sextant_tests::eventually;
 
 async fn write(pnode: &PNode, op: Operation) {
     assert!(pnode.write(vec![op], WriteOptions::default()).await.unwrap().applied);
 }
 
 async fn all(pnode: &PNode, range: ScanRange) -> Vec<(Bytes, Bytes)> {
-    let mut stream = pnode.scan("default", range);
+    all_of(pnode, "default", range).await
+}
+
+async fn all_of(pnode: &PNode, table: &str, range: ScanRange) -> Vec<(Bytes, Bytes)> {
+    let mut stream = pnode.scan(table, range);
     let mut out = Vec::new();
     while let Some(page) = stream.next_page().await {
         out.extend(page.unwrap().records.into_iter().map(|(key, record)| (key, record.value)));
@@ -122,5 +128,66 @@ async fn every_page_is_one_published_state_while_writes_flushes_and_compactions_
     stop.store(true, Ordering::Relaxed);
     assert!(writer.await.unwrap() > 0);
     assert!(pages >= 25, "{pages}");
+    c.shutdown().await;
+}
+
+/// Scans of keys that begin alike find the same whether filters know how keys begin or not; and if they do, fewer SSTables are
+/// searched. SSTables of both kinds stand side by side, are compacted, and are there again after a restart.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn filters_that_know_how_keys_begin_change_no_answer() {
+    let mut c = Cluster::start(Options { partitions: 2, ..Options::default() }).await;
+    let client = Client::connect(c.pnode(0).grpc_addr().to_string().as_str()).await.unwrap();
+    client.create_table("t", &TableOptions::default()).await.unwrap();
+    let mut model = BTreeMap::new();
+    for round in 0..6u64 {
+        if round == 2 {
+            let change = OptionsChange { filter_prefix: Some(6), ..OptionsChange::default() };
+            assert_eq!(client.alter_table("t", &change).await.unwrap().filter_prefix, 6);
+        }
+        // Each round has users of its own between the first and the last, and deletes something of the round before.
+        for user in [0, 10 + round, 99] {
+            for i in 0..8 {
+                let key = format!("user{user:02}:{i}");
+                write(c.pnode(0).local(), Operation::put("t", key.clone(), round.to_string())).await;
+                model.insert(key, round.to_string());
+            }
+        }
+        let gone = format!("user{:02}:3", 9 + round);
+        write(c.pnode(0).local(), Operation::delete("t", gone.clone())).await;
+        model.remove(&gone);
+        match round {
+            4 => c.maintain(Maintenance::Compact, "t").await,
+            5 => {}
+            _ => c.maintain(Maintenance::Flush, "t").await,
+        }
+        if round == 3 {
+            c.restart_tiers().await;
+        }
+        for user in [0, 9, 10, 11, 12, 13, 14, 15, 50, 99] {
+            for reverse in [false, true] {
+                let prefix = format!("user{user:02}");
+                let inside = model.iter().filter(|(key, _)| key.starts_with(&prefix));
+                let mut want: Vec<(Bytes, Bytes)> =
+                    inside.map(|(k, v)| (k.clone().into(), v.clone().into())).collect();
+                if reverse {
+                    want.reverse();
+                }
+                let range = ScanRange { reverse, ..ScanRange::prefix(prefix.clone()) };
+                assert_eq!(all_of(c.pnode(0).local(), "t", range).await, want, "round {round}: {prefix}");
+            }
+        }
+        let pnode = c.pnode(0).local();
+        if round < 2 {
+            assert_eq!(pnode.metrics().scan_tables().1, 0);
+            continue;
+        }
+        // (Filters come a moment after their tables.)
+        let before = pnode.metrics().scan_tables().1;
+        eventually("tables are passed over", async || {
+            assert!(all_of(pnode, "t", ScanRange::prefix("user50")).await.is_empty());
+            (pnode.metrics().scan_tables().1 > before).then_some(())
+        })
+        .await;
+    }
     c.shutdown().await;
 }

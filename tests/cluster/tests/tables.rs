@@ -285,7 +285,7 @@ async fn options_change_under_writers_and_nothing_that_was_written_is_missed() {
             n
         }));
     }
-    let filtered = |on| OptionsChange { filter_inserts: Some(on), compression: None };
+    let filtered = |on| OptionsChange { filter_inserts: Some(on), ..OptionsChange::default() };
     for round in 0..6 {
         let before = writes.load(Ordering::SeqCst);
         eventually("writers go on", async || (writes.load(Ordering::SeqCst) > before + 50).then_some(()))

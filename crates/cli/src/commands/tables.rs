@@ -14,6 +14,7 @@ pub async fn create(args: CreateTableArgs) -> CommandResult {
         filter_inserts: args.filter_inserts,
         partition_prefix: args.partition_prefix,
         compression: args.compression.into(),
+        filter_prefix: args.filter_prefix,
     };
     let (id, created) = client(&args.connection).await?.create_table(&args.name, &options).await?;
     let verb = if created { "created" } else { "exists already" };
@@ -38,6 +39,11 @@ fn described(options: &TableOptions) -> String {
     if options.partition_prefix > 0 {
         out.push_str(&format!("\tpartition_prefix {}", options.partition_prefix));
     }
+    match options.filter_prefix {
+        0 => {}
+        TableOptions::BY_INNER_KEY => out.push_str("\tfilter_prefix by key"),
+        bytes => out.push_str(&format!("\tfilter_prefix {bytes}")),
+    }
     out.push_str(match options.compression {
         Compression::None => "\tuncompressed",
         Compression::Lz4 => "",
@@ -50,6 +56,7 @@ pub async fn alter(args: AlterTableArgs) -> CommandResult {
     let change = OptionsChange {
         filter_inserts: args.filter_inserts.map(|switch| matches!(switch, Switch::On)),
         compression: args.compression.map(Into::into),
+        filter_prefix: args.filter_prefix,
     };
     let options = client(&args.connection).await?.alter_table(&args.name, &change).await?;
     writeln!(std::io::stdout(), "table {} altered{}", args.name, described(&options))?;

@@ -6,6 +6,8 @@
 //! * kind 2 (binary fuse, 8-bit fingerprints, `xorf`), little-endian: seed u64, segment length u32, segment length mask u32,
 //!   segment count length u32, fingerprints. The segment length L is a power of two, the mask L - 1, the segment count length
 //!   C a multiple of L, and there are C + 2 L fingerprints.
+//! * kind 3: the table's option `filter_prefix` (u32, not 0), then a filter of kind 1 or 2 that holds the keys' hashes and those
+//!   of their prefixes ([`crate::key::prefix_hash`]).
 //!
 //! Invariant: a filter that was read from bytes, whatever they were, can be asked for any hash without leaving its bounds.
 
@@ -13,11 +15,13 @@ use xorf::{BinaryFuse8, Descriptor, DmaSerializable, Filter};
 
 use super::LayeredBloom;
 use crate::error::{Error, Result};
+use crate::key::{filter_prefix, prefix_hash};
 
 const VERSION: u8 = 1;
 const KIND_EMPTY: u8 = 0;
 const KIND_BLOOM: u8 = 1;
 const KIND_FUSE8: u8 = 2;
+const KIND_PREFIXED: u8 = 3;
 
 /// `xorf` counts in 32 bits; no table has so many records.
 const FUSE_KEYS_MAX: usize = 1 << 31;
@@ -31,6 +35,8 @@ pub enum SealedFilter {
     Empty,
     Bloom(LayeredBloom),
     Fuse(BinaryFuse8),
+    /// One of the others, that holds prefixes too.
+    Prefixed(u32, Box<SealedFilter>),
 }
 
 impl SealedFilter {
@@ -52,11 +58,33 @@ impl SealedFilter {
         SealedFilter::Bloom(bloom_of(hashes))
     }
 
+    /// The same of a table with this option `filter_prefix`; `hashes`: of keys and of prefixes.
+    pub fn build_prefixed(hashes: &mut Vec<u64>, option: u32) -> Self {
+        match Self::build(hashes) {
+            filter @ (SealedFilter::Bloom(_) | SealedFilter::Fuse(_)) if option > 0 => {
+                SealedFilter::Prefixed(option, Box::new(filter))
+            }
+            filter => filter,
+        }
+    }
+
     pub fn contains(&self, hash: u64) -> bool {
         match self {
             SealedFilter::Empty => false,
             SealedFilter::Bloom(bloom) => bloom.contains(hash),
             SealedFilter::Fuse(fuse) => fuse.contains(&hash),
+            SealedFilter::Prefixed(_, filter) => filter.contains(hash),
+        }
+    }
+
+    /// Whether the table may have a key that begins with `start`. (A filter that knows prefixes of another length may have any.)
+    pub fn may_contain_prefix(&self, start: &[u8]) -> bool {
+        match self {
+            SealedFilter::Empty => false,
+            SealedFilter::Bloom(_) | SealedFilter::Fuse(_) => true,
+            SealedFilter::Prefixed(option, filter) => {
+                filter_prefix(start, *option).is_none_or(|prefix| filter.contains(prefix_hash(prefix)))
+            }
         }
     }
 
@@ -65,6 +93,7 @@ impl SealedFilter {
             SealedFilter::Empty => 0,
             SealedFilter::Bloom(bloom) => bloom.memory_bytes(),
             SealedFilter::Fuse(fuse) => fuse.fingerprints.len(),
+            SealedFilter::Prefixed(_, filter) => size_of::<SealedFilter>() + filter.memory_bytes(),
         }
     }
 
@@ -76,6 +105,9 @@ impl SealedFilter {
                 let mut descriptor = [0; BinaryFuse8::DESCRIPTOR_LEN];
                 fuse.dma_copy_descriptor_to(&mut descriptor);
                 [&[KIND_FUSE8, VERSION][..], &descriptor, fuse.dma_fingerprints()].concat()
+            }
+            SealedFilter::Prefixed(option, filter) => {
+                [&[KIND_PREFIXED, VERSION][..], &option.to_le_bytes(), &filter.to_bytes()].concat()
             }
         }
     }
@@ -90,6 +122,7 @@ impl SealedFilter {
             KIND_EMPTY => Err(bad("trailing bytes")),
             KIND_BLOOM => Ok(SealedFilter::Bloom(LayeredBloom::from_bytes(rest)?)),
             KIND_FUSE8 => fuse_from_bytes(rest).map(SealedFilter::Fuse),
+            KIND_PREFIXED => prefixed_from_bytes(rest),
             _ => Err(bad("unknown kind")),
         }
     }
@@ -103,6 +136,16 @@ fn bloom_of(hashes: &[u64]) -> LayeredBloom {
     let mut bloom = LayeredBloom::new();
     hashes.iter().for_each(|hash| bloom.insert(*hash));
     bloom
+}
+
+fn prefixed_from_bytes(bytes: &[u8]) -> Result<SealedFilter> {
+    match bytes.split_first_chunk() {
+        Some((option, [KIND_BLOOM | KIND_FUSE8, ..])) if *option != [0; 4] => {
+            let filter = SealedFilter::from_bytes(&bytes[option.len()..])?;
+            Ok(SealedFilter::Prefixed(u32::from_le_bytes(*option), Box::new(filter)))
+        }
+        _ => Err(bad("bad prefix option, or nothing that goes with it")),
+    }
 }
 
 fn fuse_from_bytes(bytes: &[u8]) -> Result<BinaryFuse8> {
@@ -163,6 +206,27 @@ mod tests {
     }
 
     #[test]
+    fn a_filter_with_prefixes_knows_how_keys_begin() {
+        let keys: Vec<String> = (0..2000).map(|n| format!("user{:03}:{n:04}", n / 10)).collect();
+        let hash = |key: &String| crate::key::filter_hash(key.as_bytes());
+        let mut hashes: Vec<u64> = keys.iter().map(hash).collect();
+        hashes.extend(keys.iter().filter_map(|key| Some(prefix_hash(filter_prefix(key.as_bytes(), 7)?))));
+        let filter = SealedFilter::build_prefixed(&mut hashes.clone(), 7);
+        let bytes = filter.to_bytes();
+        assert_eq!(bytes[..8], [KIND_PREFIXED, VERSION, 7, 0, 0, 0, KIND_FUSE8, VERSION]);
+        assert_eq!(bytes[6..], SealedFilter::build(&mut hashes.clone()).to_bytes());
+        let copy = SealedFilter::from_bytes(&bytes).unwrap();
+        assert_eq!(copy.to_bytes(), bytes);
+        assert!(keys.iter().all(|key| copy.contains(hash(key)) && copy.may_contain_prefix(key.as_bytes())));
+        assert!(copy.may_contain_prefix(b"user10") && copy.may_contain_prefix(b""), "too short to say");
+        let others =
+            (0..800).filter(|n| copy.may_contain_prefix(format!("user{}", n + 200).as_bytes())).count();
+        assert!(others < 20, "{others} of 800");
+        assert!(SealedFilter::build(&mut hashes).may_contain_prefix(b"user999"), "it knows no prefixes");
+        assert!(!SealedFilter::build_prefixed(&mut vec![], 7).may_contain_prefix(b"user100"));
+    }
+
+    #[test]
     fn few_false_positives_and_nine_bits_a_key() {
         let all = hashes(300_000);
         let filter = SealedFilter::build(&mut all[..100_000].to_vec());
@@ -206,6 +270,18 @@ mod tests {
             (vec![9, VERSION], "unknown kind"),
             (vec![KIND_FUSE8, 2], "unknown version"),
             (vec![KIND_FUSE8], "too short"),
+            (vec![KIND_PREFIXED, VERSION], "prefix option"),
+            ([&[KIND_PREFIXED, VERSION, 0, 0, 0, 0][..], &good].concat(), "prefix option"),
+            ([&[KIND_PREFIXED, VERSION, 7, 0, 0, 0][..], &[KIND_EMPTY, VERSION]].concat(), "prefix option"),
+            (
+                [&[KIND_PREFIXED, VERSION, 7, 0, 0, 0, KIND_PREFIXED, VERSION, 7, 0, 0, 0][..], &good]
+                    .concat(),
+                "prefix option",
+            ),
+            (
+                [&[KIND_PREFIXED, VERSION, 7, 0, 0, 0][..], &good[..good.len() - 1]].concat(),
+                "number of fingerprints",
+            ),
         ] {
             let error = SealedFilter::from_bytes(&bytes).expect_err(what);
             assert!(error.message.contains(what), "{error} is not about {what}");

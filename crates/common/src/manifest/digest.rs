@@ -33,14 +33,16 @@ impl Manifest {
             let TableManifest {
                 table,
                 name,
-                options: TableOptions { filter_inserts, partition_prefix, compression },
+                options: TableOptions { filter_inserts, partition_prefix, compression, filter_prefix },
                 flushed_generation,
                 last_flush_version,
                 persisted: LogPosition { term, index },
                 ssts,
             } = table;
             all.bytes(name.as_bytes());
-            all.numbers([u64::from(table.0), u64::from(*filter_inserts), u64::from(*partition_prefix)]);
+            // (Who does not know the option has a digest of its own only of tables that use it.)
+            let filters = u64::from(*filter_inserts) | u64::from(*filter_prefix) << 32;
+            all.numbers([u64::from(table.0), filters, u64::from(*partition_prefix)]);
             all.numbers([*compression as u64, flushed_generation.0, last_flush_version.0, *term, *index]);
             all.numbers([ssts.len() as u64, ssts.digest()]);
         }

@@ -2,11 +2,11 @@
 //!
 //! Invariant: an id is never another table's, and never used again.
 
-use sextant_common::configuration::Feature;
+use sextant_common::configuration::{Configuration, Feature};
 use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_common::ids::{DEFAULT_TABLE, PartitionId, TableId};
 use sextant_common::limits;
-use sextant_common::manifest::{Compression, Manifest, TableOptions};
+use sextant_common::manifest::{Compression, Manifest, OptionsChange, TableOptions};
 use sextant_rules::mutant::{self, Mutant};
 use tokio::sync::oneshot;
 
@@ -60,13 +60,41 @@ impl NewTable {
     }
 }
 
+/// An error: the log cannot say so, or it makes no sense.
+fn check_options(configuration: &Configuration, options: &OptionsChange) -> Result<()> {
+    if options.compression == Some(Compression::Zstd) {
+        configuration.check_allows(Feature::Zstd)?;
+    }
+    match options.filter_prefix {
+        None | Some(0) => Ok(()),
+        Some(TableOptions::BY_INNER_KEY) => configuration.check_allows(Feature::FilterPrefix),
+        Some(bytes) if bytes as usize <= limits::KEY_BYTES_MAX => {
+            configuration.check_allows(Feature::FilterPrefix)
+        }
+        Some(_) => {
+            let why = format!("filter_prefix is at most {}, the length of a key", limits::KEY_BYTES_MAX);
+            Err(Error::invalid(why))
+        }
+    }
+}
+
 /// An error: what is asked for makes no sense.
-pub async fn create(handle: &Handle, table: NewTable) -> Result<Created> {
+pub async fn create(handle: &Handle, mut table: NewTable) -> Result<Created> {
     let manifest = handle.shared.manifest();
     table.check(handle.shared.id, &manifest)?;
-    if table.options.compression == Compression::Zstd {
-        handle.shared.configuration.load().check_allows(Feature::Zstd)?;
+    let configuration = handle.shared.configuration.load_full();
+    let refused = configuration.check_allows(Feature::FilterPrefix).err();
+    if table.id.is_some() && refused.is_some_and(|e| e.kind == ErrorKind::Invalid) {
+        // Partition 0 can say so already. Here scans will search more: no reason to do without the table.
+        table.options.filter_prefix = 0;
     }
+    let TableOptions { compression, filter_prefix, .. } = table.options;
+    let options = OptionsChange {
+        compression: Some(compression),
+        filter_prefix: Some(filter_prefix),
+        ..OptionsChange::default()
+    };
+    check_options(&configuration, &options)?;
     let existed = manifest.table_by_name(&table.name).is_some();
     let NewTable { name, options, id } = table;
     let (done, answer) = oneshot::channel();
@@ -105,9 +133,7 @@ pub async fn change(handle: &Handle, table: TableId, wanted: TableWish) -> Resul
             return Err(Error::new(ErrorKind::UnknownTable, why));
         }
         (TableWish::Altered(change), Some(entry)) => {
-            if change.compression == Some(Compression::Zstd) {
-                configuration.check_allows(Feature::Zstd)?;
-            }
+            check_options(&configuration, change)?;
             if change.applied_to(&entry.options) == entry.options {
                 return Ok(false);
             }
@@ -130,7 +156,29 @@ pub async fn change(handle: &Handle, table: TableId, wanted: TableWish) -> Resul
 
 #[cfg(test)]
 mod tests {
+    use sextant_environment::config::LeaseConfig;
+
     use super::*;
+    use crate::command::ConfigurationRules;
+
+    #[test]
+    fn options_are_what_the_log_can_say() {
+        let configuration =
+            |format| Configuration { format, ..Configuration::founding(&LeaseConfig::default(), 1 << 20) };
+        let prefix = |bytes| OptionsChange { filter_prefix: Some(bytes), ..OptionsChange::default() };
+        let zstd = OptionsChange { compression: Some(Compression::Zstd), ..OptionsChange::default() };
+        for (options, format) in
+            [(prefix(0), 0), (zstd, 1), (prefix(4), 3), (prefix(TableOptions::BY_INNER_KEY), 3)]
+        {
+            check_options(&configuration(format), &options).unwrap();
+            if format > 0 {
+                let refused = check_options(&configuration(format - 1), &options).unwrap_err();
+                assert!(refused.message.contains("raise-format"), "{refused}");
+            }
+        }
+        let longer = check_options(&configuration(3), &prefix(limits::KEY_BYTES_MAX as u32 + 1));
+        assert!(longer.unwrap_err().message.contains("filter_prefix"));
+    }
 
     #[test]
     fn partition_0_allocates_ids_and_the_others_are_told_them() {

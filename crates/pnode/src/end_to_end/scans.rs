@@ -207,6 +207,44 @@ async fn a_pinned_range_asks_one_partition() {
 }
 
 #[tokio::test]
+async fn tables_without_a_key_that_begins_so_are_passed_over() {
+    let mut cluster = Cluster::start(1).await;
+    cluster.ssts.iter().for_each(|sst| sst.state.lock().filter_prefix = 2);
+    for user in ["a", "b", "c"] {
+        cluster.leader().with(0, |p| {
+            for i in 0..3 {
+                p.put(&format!("{user}:{i}"), Some("v"), true);
+                // All tables reach from here to there.
+                p.put("0", Some("v"), true);
+                p.put("z", Some("v"), true);
+            }
+        });
+        cluster.flush(0);
+    }
+    let pnode = cluster.pnode().await;
+    cluster.settled(&pnode, 0).await;
+    let counted = || pnode.metrics().scan_tables();
+    for (range, records, searched) in [
+        (ScanRange::prefix("b:"), 3, 1),
+        (ScanRange { reverse: true, ..ScanRange::prefix("b:") }, 3, 1),
+        (ScanRange { start: "b:1".into(), end: "b:2".into(), ..ScanRange::default() }, 1, 1),
+        (ScanRange::prefix("d:"), 0, 0),
+        // What does not begin alike by two bytes is looked for everywhere.
+        (ScanRange::prefix("b"), 3, 3),
+        (ScanRange { start: "a:2".into(), end: "b:1".into(), ..ScanRange::default() }, 2, 3),
+    ] {
+        let before = counted();
+        assert_eq!(scan(&pnode, range.clone()).await.len(), records, "{range:?}");
+        let after = counted();
+        assert_eq!((after.0 - before.0, after.1 - before.1), (searched, 3 - searched), "{range:?}");
+    }
+    cluster
+        .ssts
+        .iter()
+        .for_each(|sst| assert!(sst.state.lock().scans.iter().all(|scan| !scan.tables.is_empty())));
+}
+
+#[tokio::test]
 async fn a_flush_in_between_redoes_the_page() {
     let (mut cluster, expected) = filled(1).await;
     let pnode = cluster.pnode().await;

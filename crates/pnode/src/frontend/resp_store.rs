@@ -94,6 +94,18 @@ impl RespStore {
     }
 
     /// Of a range of one partition.
+    /// The table of elements, which nobody has needed so far.
+    async fn create_elements(&self, name: &str) -> Result<()> {
+        match self.pnode.create_table(name, elements_options()).await {
+            // An older memtable server is, or may still become, a member: it does not know prefixes.
+            Err(e) if e.kind == ErrorKind::Invalid => {
+                let options = TableOptions { filter_prefix: 0, ..elements_options() };
+                self.pnode.create_table(name, options).await.map(drop)
+            }
+            created => created.map(drop),
+        }
+    }
+
     async fn first_key(&self, range: ScanRange) -> Result<Option<Bytes>> {
         let mut pages = self.pnode.scan(self.table(), range);
         while let Some(page) = pages.next_page().await {
@@ -377,7 +389,7 @@ impl Store for RespStore {
         let elements = self.database.elements();
         let has_elements = ops.iter().any(|op| op.table == ELEMENTS_TABLE);
         if has_elements && core.views.tables.get(elements).is_none() {
-            self.pnode.create_table(elements, elements_options()).await?;
+            self.create_elements(elements).await?;
         }
         let of_keys = ops.iter().find(|op| op.table.is_empty());
         let inner = || inner_key(&ops.first()?.key);

@@ -6,7 +6,7 @@ use sextant_common::manifest::TableOptions;
 use sextant_common::object::inner_key;
 
 /// The longest prefix that every key of `[start, end)` certainly has. (`end` empty: no bound.)
-fn common_prefix<'k>(start: &'k [u8], end: &[u8]) -> &'k [u8] {
+pub(super) fn common_prefix<'k>(start: &'k [u8], end: &[u8]) -> &'k [u8] {
     if end.is_empty() {
         // Above a run of 0xff there are only keys that begin with it.
         let run = start.iter().take_while(|b| **b == 0xff).count();

@@ -9,7 +9,7 @@ use futures::StreamExt;
 use futures::stream::BoxStream;
 use parking_lot::Mutex;
 use sextant_common::filter::SealedFilter;
-use sextant_common::key::filter_hash;
+use sextant_common::key::{filter_hash, filter_prefix, prefix_hash};
 use sextant_environment::Env;
 use sextant_proto::v1;
 use sextant_proto::v1::sst_server::{Sst, SstServer};
@@ -30,6 +30,8 @@ pub struct State {
     pub gets: Vec<v1::GetRequest>,
     pub scans: Vec<v1::SstScanRequest>,
     pub filter_fetches: usize,
+    /// The option `filter_prefix` of all tables.
+    pub filter_prefix: u32,
     /// Filters are not handed out.
     pub no_filters: bool,
     /// Most records of a page, whatever is asked.
@@ -203,7 +205,10 @@ impl Sst for Service {
         let id = request.into_inner().id;
         let table =
             state.tables.get(&id).filter(|_| !state.no_filters).ok_or_else(|| Status::not_found("gone"))?;
-        let bytes = SealedFilter::build(&mut table.keys().map(|k| filter_hash(k)).collect()).to_bytes();
+        let option = state.filter_prefix;
+        let prefixes = table.keys().filter_map(|key| Some(prefix_hash(filter_prefix(key, option)?)));
+        let mut hashes: Vec<u64> = table.keys().map(|key| filter_hash(key)).chain(prefixes).collect();
+        let bytes = SealedFilter::build_prefixed(&mut hashes, option).to_bytes();
         let chunks: Vec<_> =
             bytes.chunks(7).map(|c| Ok(v1::FilterBytes { data: Bytes::copy_from_slice(c) })).collect();
         Ok(Response::new(futures::stream::iter(chunks).boxed()))

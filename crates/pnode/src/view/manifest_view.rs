@@ -49,6 +49,11 @@ impl Sst {
         self.meta.covers(key) && self.filter_says(hash) != Some(false)
     }
 
+    /// Whether a scan of keys that all begin with `start` has to search the table.
+    pub fn may_contain_prefix(&self, start: &[u8]) -> bool {
+        self.filter.get().is_none_or(|filter| filter.may_contain_prefix(start))
+    }
+
     pub fn has_filter(&self) -> bool {
         self.filter.get().is_some()
     }

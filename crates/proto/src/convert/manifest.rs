@@ -38,6 +38,7 @@ impl From<&TableOptions> for v1::TableOptions {
             filter_inserts: o.filter_inserts,
             partition_prefix: o.partition_prefix,
             compression: compression_to_wire(o.compression),
+            filter_prefix: o.filter_prefix,
         }
     }
 }
@@ -45,7 +46,7 @@ impl From<&TableOptions> for v1::TableOptions {
 impl From<&OptionsChange> for v1::AlterTable {
     fn from(change: &OptionsChange) -> Self {
         let compression = change.compression.map(compression_to_wire);
-        Self { filter_inserts: change.filter_inserts, compression }
+        Self { filter_inserts: change.filter_inserts, compression, filter_prefix: change.filter_prefix }
     }
 }
 
@@ -54,14 +55,15 @@ impl TryFrom<v1::AlterTable> for OptionsChange {
 
     fn try_from(m: v1::AlterTable) -> Result<Self> {
         let compression = m.compression.map(compression_from_wire).transpose()?;
-        Ok(Self { filter_inserts: m.filter_inserts, compression })
+        Ok(Self { filter_inserts: m.filter_inserts, compression, filter_prefix: m.filter_prefix })
     }
 }
 
 impl v1::KvAlterTableRequest {
     pub fn of(name: &str, change: &OptionsChange) -> Self {
         let compression = change.compression.map(compression_to_wire);
-        Self { name: name.to_owned(), filter_inserts: change.filter_inserts, compression }
+        let OptionsChange { filter_inserts, filter_prefix, .. } = *change;
+        Self { name: name.to_owned(), filter_inserts, compression, filter_prefix }
     }
 }
 
@@ -70,7 +72,7 @@ impl TryFrom<v1::KvAlterTableRequest> for OptionsChange {
 
     fn try_from(r: v1::KvAlterTableRequest) -> Result<Self> {
         let compression = r.compression.map(compression_from_wire).transpose()?;
-        Ok(Self { filter_inserts: r.filter_inserts, compression })
+        Ok(Self { filter_inserts: r.filter_inserts, compression, filter_prefix: r.filter_prefix })
     }
 }
 
@@ -82,6 +84,7 @@ impl TryFrom<v1::TableOptions> for TableOptions {
             filter_inserts: o.filter_inserts,
             partition_prefix: o.partition_prefix,
             compression: compression_from_wire(o.compression)?,
+            filter_prefix: o.filter_prefix,
         })
     }
 }

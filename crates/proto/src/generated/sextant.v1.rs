@@ -26,6 +26,10 @@ pub struct TableOptions {
     /// 0: none, 1: LZ4, 2: LZ4, and Zstd where nothing older lies below.
     #[prost(uint32, tag = "3")]
     pub compression: u32,
+    /// If not 0: filters of SSTables also hold the first so many bytes of keys, so that a scan of keys that begin alike passes over tables
+    /// that have none of them. 2^32 - 1: as in tables of elements of objects.
+    #[prost(uint32, tag = "4")]
+    pub filter_prefix: u32,
 }
 /// One sealed, immutable SSTable, as the manifest names it.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -5730,6 +5734,9 @@ pub struct KvAlterTableRequest {
     /// As in TableOptions. What is stored is rewritten as it is compacted.
     #[prost(uint32, optional, tag = "3")]
     pub compression: ::core::option::Option<u32>,
+    /// As in TableOptions. SSTables have it from their next compaction on.
+    #[prost(uint32, optional, tag = "4")]
+    pub filter_prefix: ::core::option::Option<u32>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct KvAlterTableReply {
@@ -7662,6 +7669,8 @@ pub struct AlterTable {
     pub filter_inserts: ::core::option::Option<bool>,
     #[prost(uint32, optional, tag = "2")]
     pub compression: ::core::option::Option<u32>,
+    #[prost(uint32, optional, tag = "3")]
+    pub filter_prefix: ::core::option::Option<u32>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ChangeTableReply {

@@ -21,7 +21,7 @@ const PIECE_BYTES: u64 = 1024 * 1024;
 impl Catalog {
     /// Gives `table` a rebuilt filter, and returns the table on its repaired file.
     pub(super) fn heal_filter(&self, table: &Arc<Table>) -> Result<Arc<Table>> {
-        let mut builder = FilterBuilder::default();
+        let mut builder = FilterBuilder::new(table.meta().options.filter_prefix);
         let mut iter = TableIter::new(table.clone(), KeyRange::all(), Direction::Forward, Caching::Bypass)?;
         while !iter.is_at_end() {
             builder.add(iter.key());

@@ -43,7 +43,7 @@ impl Store {
             self.copy(missing.clone(), &progress).await?;
         }
         let plan = self.plan(order)?;
-        let (room, piece_bytes) = self.jobs.compaction(plan.inputs.len(), plan.output_records()).await?;
+        let (room, piece_bytes) = self.jobs.compaction(plan.inputs.len(), plan.output_hashes()).await?;
         let (answer, answered) = oneshot::channel();
         let store = self.clone();
         self.env.dedicated("compaction", async move {
@@ -76,7 +76,7 @@ impl Store {
     }
 
     fn plan(&self, order: CompactionOrder) -> Result<Plan> {
-        let CompactionOrder { inputs: mut ids, outputs, cuts, output_bytes, table, options, .. } = order;
+        let CompactionOrder { inputs: mut ids, outputs, cuts, output_bytes, table, mut options, .. } = order;
         let inputs = ids.iter().map(|id| self.table(*id)).collect::<Result<Vec<_>>>()?;
         if let Some(foreign) = inputs.iter().find(|input| input.trailer().table != table) {
             return Err(Error::invalid(format!(
@@ -91,6 +91,10 @@ impl Store {
             return Err(Error::invalid("inputs and outputs of a compaction are different tables"));
         }
         let CompactionOrder { drop_tombstones, expired_by, origin, .. } = order;
+        if origin.is_none() {
+            // (The format of such tables is older than prefixes.)
+            options.filter_prefix = 0;
+        }
         let plan =
             Plan { inputs, outputs, cuts, output_bytes, table, options, drop_tombstones, expired_by, origin };
         let range = plan.range();

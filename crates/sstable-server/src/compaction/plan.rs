@@ -28,8 +28,15 @@ pub(super) struct Plan {
 }
 
 impl Plan {
+    /// Most hashes that the filter of an output is built of.
+    pub(super) fn output_hashes(&self) -> u64 {
+        // (Each record may have a prefix of its own.)
+        let each = if self.options.filter_prefix > 0 { 2 } else { 1 };
+        self.output_records().saturating_mul(each)
+    }
+
     /// How many records an output may have.
-    pub(super) fn output_records(&self) -> u64 {
+    fn output_records(&self) -> u64 {
         let records: u64 = self.inputs.iter().map(|input| input.meta().records).sum();
         let bytes: u64 = self.inputs.iter().map(|input| input.trailer().file_bytes).sum();
         if self.output_bytes == 0 {

@@ -7,7 +7,7 @@
 //! last of them does (ticks, u64 each). Version 4 is that of tables with headers of objects. In version 5 the range of keys that the
 //! table answers for: first key, and the first key beyond it (length u32, bytes each; empty: none), and whether it has headers of
 //! objects, u8; also in version 6, where the range may be all keys, and which goes on with offset and length (u64 each) of the
-//! dictionary, 0 and 0 without one.
+//! dictionary, 0 and 0 without one; version 7 is version 6 of any compression, and ends with the option filter_prefix, u32, not 0.
 //!
 //! Trailer, the last 124 bytes: magic 8 bytes, version u32, index levels u32, SSTable id 36 bytes, table u32; offset and
 //! length (u64 each) of the top index block, of the filter and of the meta section; length of the file u64; file checksum
@@ -40,6 +40,8 @@ pub const VERSION_WITH_OBJECTS: u32 = 4;
 pub const VERSION_WITH_RANGE: u32 = 5;
 /// Of tables whose option is Zstd.
 pub const VERSION_WITH_ZSTD: u32 = 6;
+/// Of tables whose filter has prefixes, compressed or not.
+pub const VERSION_WITH_PREFIXES: u32 = 7;
 pub const TRAILER_BYTES: usize = 124;
 /// The file checksum and the trailer checksum: what the file checksum does not cover.
 pub const UNHASHED_BYTES: usize = 12;
@@ -101,9 +103,9 @@ impl Trailer {
             return Err(bad("checksum mismatch"));
         }
         let (u32_of, u64_of) = (|at| u32_at(bytes, at).unwrap_or(0), |at| u64_at(bytes, at).unwrap_or(0));
-        if !(VERSION..=VERSION_WITH_ZSTD).contains(&u32_of(8)) {
+        if !(VERSION..=VERSION_WITH_PREFIXES).contains(&u32_of(8)) {
             return Err(bad(&format!(
-                "format version {} is not known (this is {VERSION_WITH_ZSTD})",
+                "format version {} is not known (this is {VERSION_WITH_PREFIXES})",
                 u32_of(8)
             )));
         }
@@ -151,7 +153,7 @@ pub struct TableMeta {
     pub expiring: Expiring,
     /// Whether some are headers of objects: from version 4 on.
     pub has_objects: bool,
-    /// What data blocks are compressed with, if they are with one: in version 6.
+    /// What data blocks are compressed with, if they are with one: from version 6 on.
     pub dictionary: Option<Handle>,
 }
 
@@ -160,6 +162,7 @@ impl TableMeta {
     pub fn version(&self) -> u32 {
         match (&self.origin, self.expiring.records) {
             (None, _) => VERSION,
+            _ if self.options.filter_prefix > 0 => VERSION_WITH_PREFIXES,
             _ if self.options.compression == Compression::Zstd => VERSION_WITH_ZSTD,
             (Some(origin), _) if !origin.range.is_all() => VERSION_WITH_RANGE,
             (Some(_), _) if self.has_objects => VERSION_WITH_OBJECTS,
@@ -216,6 +219,9 @@ impl TableMeta {
             let Handle { offset, bytes } = self.dictionary.unwrap_or(Handle { offset: 0, bytes: 0 });
             [offset, bytes].iter().for_each(|n| out.extend_from_slice(&n.to_le_bytes()));
         }
+        if version >= VERSION_WITH_PREFIXES {
+            out.extend_from_slice(&self.options.filter_prefix.to_le_bytes());
+        }
         out
     }
 
@@ -227,7 +233,7 @@ impl TableMeta {
     fn read(bytes: &Bytes, version: u32) -> Option<Self> {
         let number = |i: usize| u64_at(bytes, 8 * i);
         let (filter_inserts, compression) = (*bytes.get(56)?, *bytes.get(57)?);
-        let options = TableOptions {
+        let mut options = TableOptions {
             filter_inserts: filter_inserts == 1,
             compression: match compression {
                 0 => Compression::None,
@@ -236,8 +242,9 @@ impl TableMeta {
                 _ => return None,
             },
             partition_prefix: u32_at(bytes, 58)?,
+            filter_prefix: 0,
         };
-        let options_are_zstd = options.compression == Compression::Zstd;
+        let is_zstd = options.compression == Compression::Zstd;
         let key = |at: usize| {
             let len = u32_at(bytes, at)? as usize;
             let end = (at + 4).checked_add(len)?;
@@ -298,6 +305,18 @@ impl TableMeta {
             }
             end += 16;
         }
+        if version >= VERSION_WITH_PREFIXES {
+            options.filter_prefix = u32_at(bytes, end)?;
+            if options.filter_prefix == 0 {
+                return None;
+            }
+            end += 4;
+        }
+        let is_zstd_as_stated = match version {
+            VERSION_WITH_ZSTD => is_zstd,
+            VERSION_WITH_PREFIXES => is_zstd || dictionary.is_none(),
+            _ => !is_zstd,
+        };
         let meta = TableMeta {
             records: number(0)?,
             tombstones: number(1)?,
@@ -315,7 +334,7 @@ impl TableMeta {
             dictionary,
         };
         let sound = end == bytes.len()
-            && (options_are_zstd == (version == VERSION_WITH_ZSTD))
+            && is_zstd_as_stated
             && filter_inserts <= 1
             && meta.records > 0
             && meta.tombstones.saturating_add(meta.expiring.records) <= meta.records
@@ -352,7 +371,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn meta_round_trips(numbers in prop::array::uniform7(1u64..1000), expiring in 0u64..3, objects in any::<bool>(), inserts in any::<bool>(), prefix in any::<u32>(), key in prop::collection::vec(any::<u8>(), 1..9), name in "[a-z]{0,9}", bounds in 0u8..4, zstd in any::<bool>(), dictionary in any::<bool>()) {
+        fn meta_round_trips(numbers in prop::array::uniform7(1u64..1000), expiring in 0u64..3, objects in any::<bool>(), inserts in any::<bool>(), prefix in any::<u32>(), key in prop::collection::vec(any::<u8>(), 1..9), name in "[a-z]{0,9}", bounds in 0u8..4, zstd in any::<bool>(), dictionary in any::<bool>(), filter_prefix in prop_oneof![Just(0u32), any::<u32>()]) {
             let [tombstones, more, min_seq, span, data_blocks, key_bytes, value_bytes] = numbers;
             let mut range = KeyRange::all();
             if bounds & 1 != 0 { range.start = Bytes::copy_from_slice(&key[..1]); }
@@ -363,16 +382,18 @@ mod tests {
             let expiring = Expiring { records: if first.0 > 0 { expiring } else { 0 }, first, last: Tick(first.0 * span) };
             let compression = if zstd && origin.is_some() { Compression::Zstd } else { Compression::Lz4 };
             let dictionary = (compression == Compression::Zstd && dictionary).then_some(Handle { offset: span, bytes: more });
+            let filter_prefix = if origin.is_some() { filter_prefix } else { 0 };
             let meta = TableMeta {
                 records: tombstones + more + expiring.records, tombstones, min_seq, max_seq: min_seq + span, data_blocks, key_bytes, value_bytes,
-                options: TableOptions { filter_inserts: inserts, partition_prefix: prefix, compression },
+                options: TableOptions { filter_inserts: inserts, partition_prefix: prefix, compression, filter_prefix },
                 min_key: Bytes::copy_from_slice(&key[..1]), max_key: key.into(), has_objects: objects && origin.is_some(), origin, expiring, dictionary,
             };
             let bytes = Bytes::from(meta.encode());
             for cut in 0..bytes.len() {
                 prop_assert!(TableMeta::parse(&bytes.slice(..cut), meta.version()).is_err());
             }
-            for other in (VERSION..=VERSION_WITH_RANGE).filter(|version| *version != meta.version()).filter(|version| version + meta.version() != 7) {
+            // (Versions 3 and 4 look alike.)
+            for other in (VERSION..=VERSION_WITH_PREFIXES).filter(|version| *version != meta.version()).filter(|version| version + meta.version() != 7) {
                 prop_assert!(TableMeta::parse(&bytes, other).is_err());
             }
             prop_assert_eq!(TableMeta::parse(&bytes, meta.version()).unwrap(), meta);
@@ -385,6 +406,7 @@ mod tests {
             let _ = TableMeta::parse(&bytes.clone().into(), VERSION_WITH_EXPIRY);
             let _ = TableMeta::parse(&bytes.clone().into(), VERSION_WITH_OBJECTS);
             let _ = TableMeta::parse(&bytes.clone().into(), VERSION_WITH_RANGE);
+            let _ = TableMeta::parse(&bytes.clone().into(), VERSION_WITH_PREFIXES);
             let mut trailer = MAGIC.to_vec();
             trailer.extend_from_slice(&VERSION.to_le_bytes());
             trailer.extend_from_slice(&bytes);

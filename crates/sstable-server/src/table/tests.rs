@@ -393,13 +393,15 @@ fn the_format_is_pinned() {
         .collect();
     model.insert(b"user:004".to_vec(), (Vec::new(), 2000, true));
     let of_a_part = Origin { range: KeyRange::new("user:0", "user:2"), ..origin.clone() };
-    let fixtures: [(&str, &[u8], Option<Origin>); 3] = [
-        ("table-v1.sst", include_bytes!("../../fixtures/table-v1.sst"), None),
-        ("table-v2.sst", include_bytes!("../../fixtures/table-v2.sst"), Some(origin)),
-        ("table-v5.sst", include_bytes!("../../fixtures/table-v5.sst"), Some(of_a_part)),
+    let prefixed = sextant_common::manifest::TableOptions { filter_prefix: 6, ..options(true) };
+    let fixtures: [(&str, &[u8], _, Option<Origin>); 4] = [
+        ("table-v1.sst", include_bytes!("../../fixtures/table-v1.sst"), options(true), None),
+        ("table-v2.sst", include_bytes!("../../fixtures/table-v2.sst"), options(true), Some(origin.clone())),
+        ("table-v5.sst", include_bytes!("../../fixtures/table-v5.sst"), options(true), Some(of_a_part)),
+        ("table-v7.sst", include_bytes!("../../fixtures/table-v7.sst"), prefixed, Some(origin)),
     ];
-    for (name, golden, origin) in fixtures {
-        let (bytes, meta) = table_bytes_from(&model, sst_id(7), options(true), origin.clone());
+    for (name, golden, options, origin) in fixtures {
+        let (bytes, meta) = table_bytes_from(&model, sst_id(7), options.clone(), origin.clone());
         if std::env::var_os("SEXTANT_WRITE_FIXTURES").is_some() {
             std::fs::write(format!("{}/fixtures/{name}", env!("CARGO_MANIFEST_DIR")), &bytes).unwrap();
             continue;
@@ -409,7 +411,13 @@ fn the_format_is_pinned() {
         assert!(opened.filter_damage.is_none());
         let table = Arc::new(opened.table);
         assert_eq!(table.sst_meta(), meta);
-        assert_eq!(table.meta().origin, origin);
+        assert_eq!((&table.meta().origin, &table.meta().options), (&origin, &options));
+        let filter = table.sealed_filter(Access::Fill).unwrap();
+        for (start, is_there) in [("user:1", true), ("user:0", true), ("user:2", false), ("group:", false)] {
+            let passes = is_there || options.filter_prefix == 0;
+            assert_eq!(filter.part.may_contain_prefix(start.as_bytes()), passes, "{name}: {start}");
+        }
+        drop(filter);
         let all = KeyRange::all();
         let records = walk(&table, &all, Direction::Forward, Caching::Bypass).unwrap();
         assert_eq!(records, expected_walk(&model, &all, Direction::Forward));

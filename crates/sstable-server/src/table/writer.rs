@@ -61,7 +61,7 @@ impl TableWriter {
             block: BlockBuilder::new(RESTART_INTERVAL),
             block_bound: Vec::new(),
             index: IndexBuilder::default(),
-            filter: FilterBuilder::default(),
+            filter: FilterBuilder::new(options.filter_prefix),
             last_key: Vec::new(),
             meta: TableMeta {
                 records: 0,
@@ -206,6 +206,9 @@ impl TableWriter {
         }
         if self.meta.options.compression == Compression::Zstd && self.meta.origin.is_none() {
             return Err(Error::invalid("a table without an origin is not compressed with Zstd"));
+        }
+        if self.meta.options.filter_prefix > 0 && self.meta.origin.is_none() {
+            return Err(Error::invalid("the filter of a table without an origin has no prefixes"));
         }
         if !self.block.is_empty() {
             self.cut_block()?;

@@ -16,7 +16,7 @@ use sextant_simulated::MemoryFile;
 use sextant_sstable_server::table::block::{BackwardCursor, Block, BlockBuilder, Content, ForwardCursor};
 use sextant_sstable_server::table::block_cache::BlockCache;
 use sextant_sstable_server::table::footer::{
-    TRAILER_BYTES, TableMeta, Trailer, UNHASHED_BYTES, VERSION, VERSION_WITH_ZSTD,
+    TRAILER_BYTES, TableMeta, Trailer, UNHASHED_BYTES, VERSION, VERSION_WITH_PREFIXES,
 };
 use sextant_sstable_server::table::index::{self, Handle};
 use sextant_sstable_server::table::zstd::Unpacker;
@@ -193,7 +193,7 @@ pub fn footer(data: &[u8]) {
             trailer[at..].copy_from_slice(&checksum.to_le_bytes());
         }
     }
-    for version in VERSION..=VERSION_WITH_ZSTD {
+    for version in VERSION..=VERSION_WITH_PREFIXES {
         if let Ok(parsed) = bounded(meta.len(), 1024, 4, || TableMeta::parse(&meta, version)) {
             assert_eq!(parsed.encode(), meta, "a meta section has one encoding");
             assert_eq!(parsed.version(), version);

@@ -89,6 +89,7 @@ impl Changes<'_> {
         let change = OptionsChange {
             filter_inserts: (rng.u64(0..4) > 0).then(|| rng.bool()),
             compression: (rng.u64(0..4) == 0).then(|| *pick(rng, &[Compression::Lz4, Compression::Zstd])),
+            filter_prefix: (rng.u64(0..2) == 0).then(|| rng.u32(0..4)),
         };
         let client = self.client(rng);
         if let Ok(Ok(_)) = tokio::time::timeout(CHANGE_MAX, client.alter_table(&table, &change)).await {

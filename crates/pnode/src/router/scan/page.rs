@@ -17,6 +17,7 @@ use sextant_environment::room::{Purse, Share};
 use crate::core::Core;
 use crate::filter_copies::Copies;
 use crate::router::merge::{MergedPage, merge_page};
+use crate::router::range::common_prefix;
 use crate::snapshots::{OfPartition, Snapshot, Snapshots};
 use crate::tables::Tables;
 use crate::upstream::{
@@ -365,8 +366,12 @@ impl Pages {
         deadline: Deadline,
     ) -> Result<Vec<Page>, NoPage> {
         let range = from.range();
-        let all = view.manifest.table(table.id).map(|t| t.layers().within(&range));
-        let all: Vec<&Arc<Sst>> = all.into_iter().flatten().collect();
+        let within = view.manifest.table(table.id).map(|t| t.layers().within(&range));
+        let start = common_prefix(&range.start, &range.end);
+        let (all, passed_over): (Vec<&Arc<Sst>>, Vec<_>) =
+            within.into_iter().flatten().partition(|sst| sst.may_contain_prefix(start));
+        self.core.metrics.scan_tables_searched.inc_by(all.len() as u64);
+        self.core.metrics.scan_tables_passed_over.inc_by(passed_over.len() as u64);
         let mut left = all.clone();
         let mut failed: Vec<(SstId, NodeId)> = Vec::new();
         let mut sides = Vec::new();
