@@ -5,12 +5,13 @@ use std::path::Path;
 use sextant_client::{Client, ScanOptions};
 use sextant_common::cut::Cut;
 use sextant_common::error::Result;
+use sextant_common::ids::OWN_TABLES;
 use sextant_common::marks::Kind;
 
+use crate::Progress;
 use crate::manifest::Backup;
 use crate::records::{Joined, Records, work_dir};
 use crate::repository::Repository;
-use crate::{OWN_TABLES, Progress};
 
 /// Keys asked for at once.
 const KEYS_MAX: usize = 500;

@@ -10,15 +10,16 @@ use futures::stream;
 use sextant_client::Client;
 use sextant_common::cut::Cut;
 use sextant_common::error::{Error, ErrorKind, Result};
+use sextant_common::ids::OWN_TABLES;
 use sextant_common::ids::PartitionId;
 use sextant_sstable_server::table::footer::UNHASHED_BYTES;
 use xxhash_rust::xxh3::Xxh3;
 
+use crate::Progress;
 use crate::guard::{Guard, Work};
 use crate::manifest::{Backup, File, check_name};
 use crate::pace::Pace;
 use crate::repository::{Repository, Writing};
-use crate::{OWN_TABLES, Progress};
 
 /// Of the snapshot: renewed three times as often.
 const LEASE: Duration = Duration::from_secs(120);

@@ -29,7 +29,5 @@ pub use repository::Repository;
 /// How far a long command has come, for who watches.
 pub type Progress<'p> = &'p (dyn Fn(String) + Send + Sync);
 
-/// Tables of the database's own begin with this.
-const OWN_TABLES: &str = "sextant.";
 /// Users and rights. (Passwords are hashes there.)
 const USERS_TABLE: &str = "sextant.access";

@@ -67,7 +67,8 @@ pub struct ScanPage {
     /// The partition of which the page is a snapshot; `None` if the page merges records of several partitions, which
     /// are not synchronised with each other.
     pub partition: Option<PartitionId>,
-    /// The published seq of the snapshot; 0 if the page has several partitions.
+    /// No record of the page is newer. It is the published seq of the snapshot, if a leader was asked for it; otherwise it may be
+    /// lower than that of the page before. 0 if the page has several partitions, or no leader was asked and there is nothing.
     pub snapshot_seq: Seq,
     /// In the order of their keys.
     pub records: Vec<ScanRecord>,

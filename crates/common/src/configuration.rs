@@ -11,6 +11,14 @@ use crate::ids::PartitionId;
 /// The newest format of a partition that this version reads and writes. 0: all that a log said before there were formats.
 pub const FORMAT_NEWEST: u32 = 3;
 
+/// How the refusal of what a new partition cannot have yet begins.
+const PARTITION_IS_NEW: &str = "the partition is new";
+
+/// Whether that is why, as far as words tell.
+pub fn is_of_new_partition(error: &Error) -> bool {
+    error.message.contains(PARTITION_IS_NEW)
+}
+
 /// What a partition's log may say only from a certain format on: an older server cannot go on when it meets it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Feature {
@@ -91,9 +99,9 @@ impl Configuration {
             return Ok(());
         }
         if self.format_open {
-            return Err(Error::retry(
-                "the partition is new: its members have not all said yet what they can read",
-            ));
+            return Err(Error::retry(format!(
+                "{PARTITION_IS_NEW}: its members have not all said yet what they can read"
+            )));
         }
         Err(Error::invalid(format!(
             "the cluster's format is {}: raise it (sextant admin raise-format)",

@@ -15,6 +15,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+use crate::configuration::Feature;
 use crate::expiry::Tick;
 use crate::ids::{Generation, LogPosition, ManifestVersion, NodeId, PartitionId, SstId, TableId};
 use crate::key_range::KeyRange;
@@ -60,6 +61,13 @@ impl TableOptions {
     /// As a prefix: keys begin with the length of another key (u16, big-endian) and that key, and are placed where a table without
     /// options has it. For elements of objects ([`crate::object`]).
     pub const BY_INNER_KEY: u32 = u32::MAX;
+
+    /// The format of a partition from which on a table may have them.
+    pub fn format(&self) -> u32 {
+        let zstd = (self.compression == Compression::Zstd).then(|| Feature::Zstd.format());
+        let prefixes = (self.filter_prefix > 0).then(|| Feature::FilterPrefix.format());
+        zstd.max(prefixes).unwrap_or(0)
+    }
 }
 
 /// What is to be changed of them; None: as it is.

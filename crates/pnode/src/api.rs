@@ -58,7 +58,8 @@ impl ScanRange {
 
 /// A page of a scan.
 ///
-/// If one partition took part, the page is a snapshot of it at `snapshot_seq`. If several did, their records are merged
+/// If one partition took part, the page is a snapshot of it at `snapshot_seq`; if its leader was not asked, no record of it is newer
+/// than that, which is all that is known (0: there is none). If several did, their records are merged
 /// in key order: `partition` is [`MANY_PARTITIONS`](sextant_common::ids::MANY_PARTITIONS), `snapshot_seq` is 0, and the
 /// records of each partition are snapshots that are not synchronised with each other.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -178,6 +178,7 @@ pub struct PNodeMetrics {
     pub(crate) sessions_opened: Counter,
     pub(crate) scan_pages: Counter,
     pub(crate) scan_pages_redone: Counter,
+    pub(crate) scan_pages_without_leader: Counter,
     pub(crate) scan_tables_searched: Counter,
     pub(crate) scan_tables_passed_over: Counter,
     pub(crate) pulls: Counter,
@@ -235,6 +236,7 @@ impl Default for PNodeMetrics {
             sessions_opened: Counter::default(),
             scan_pages: Counter::default(),
             scan_pages_redone: Counter::default(),
+            scan_pages_without_leader: Counter::default(),
             scan_tables_searched: Counter::default(),
             scan_tables_passed_over: Counter::default(),
             pulls: Counter::default(),
@@ -323,6 +325,11 @@ impl PNodeMetrics {
             "scan_pages_redone",
             "Pages of scans that had to be read again, because a flush or a compaction came between",
             self.scan_pages_redone.clone(),
+        );
+        r.register(
+            "scan_pages_without_leader",
+            "Pages of scans for which no leader was asked, since no memtable has a key that begins so",
+            self.scan_pages_without_leader.clone(),
         );
         r.register(
             "scan_tables_searched",
@@ -443,6 +450,11 @@ impl PNodeMetrics {
     /// How often clocks were seen to be beyond their bounds: monotonic ones, wall clocks.
     pub fn clock_contradictions(&self) -> (u64, u64) {
         (self.clock_contradictions.get(), self.wall_clock_contradictions.get())
+    }
+
+    /// Pages of scans for which no leader was asked.
+    pub fn scan_pages_without_leader(&self) -> u64 {
+        self.scan_pages_without_leader.get()
     }
 
     /// SSTables that pages of scans were to have from, and those that were passed over because of how keys begin there.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures::{StreamExt, TryStreamExt};
 use sextant_common::database::Database;
-use sextant_common::ids::{DEFAULT_TABLE, DEFAULT_TABLE_NAME, PartitionId, TableId};
+use sextant_common::ids::{DEFAULT_TABLE, DEFAULT_TABLE_NAME, OWN_TABLES, PartitionId, TableId};
 use sextant_common::limits::check_table_name;
 use sextant_common::manifest::{OptionsChange, TableInfo, TableOptions};
 use sextant_common::operation::WriteStatus;
@@ -16,8 +16,6 @@ use crate::core::Core;
 use crate::filter_copies::Copies;
 use crate::upstream::{Backoff, Deadline, Disposed, MemtablePeer, TableWish};
 
-/// Tables of the database's own begin with this: no client reads, writes or drops them.
-const OWN_TABLES: &str = "sextant.";
 /// The partition that allocates ids of tables.
 const ALLOCATOR: PartitionId = PartitionId(0);
 /// Partitions in which a table is created, or changed, at once.

@@ -43,6 +43,8 @@ pub struct Bounds {
     pub slips: bool,
     /// Table option: every write of a new key leaves a bit.
     pub filter_inserts: bool,
+    /// All keys begin alike, and filters know that prefix, in the place of the first key. What reads is scans of it, under leases.
+    pub scans: bool,
     /// A reply of an old leader may be on its way besides one of the new.
     pub two_replies: bool,
     /// Memtable reads may be registered, and kept.
@@ -95,6 +97,7 @@ impl Bounds {
             split_reads: false,
             slips: false,
             filter_inserts: false,
+            scans: false,
             two_replies: false,
             registered: false,
             shared_slot: false,
@@ -140,6 +143,7 @@ impl Bounds {
             ("expiries of sessions", usize::from(self.session_expiries), self.writes),
             ("ticks", usize::from(self.ticks), usize::from(TICKS)),
             ("loads (with ticks)", usize::from(self.loads), if self.ticks == 0 { GENERATIONS } else { 0 }),
+            ("ticks (with scans)", usize::from(self.ticks), if self.scans { 0 } else { usize::from(TICKS) }),
             ("ticks until something expires", usize::from(self.last_expiry()), usize::from(TICKS)),
         ];
         for (what, n, max) in limits {

@@ -28,6 +28,21 @@ impl Protocol {
         }
     }
 
+    /// A scan returned this of the keys: all of one position, which none of them may be too old for.
+    pub(crate) fn check_scan(&self, s: &mut State, got: &[Cell]) -> Result<(), String> {
+        let is_as_seen = |key: usize, at: u8| {
+            let value = s.value_at(key, at);
+            if got[key].is_value() { value == got[key] } else { !value.is_value() }
+        };
+        let keys = 0..got.len();
+        let floor = keys.clone().map(|key| s.floor[key]).max().unwrap_or(0);
+        let Some(at) = (floor..=s.committed).find(|at| keys.clone().all(|key| is_as_seen(key, *at))) else {
+            return Err(format!("a scan returned {got:?}, which was there at no position from {floor} on"));
+        };
+        keys.for_each(|key| self.raise_floor(s, key, at));
+        Ok(())
+    }
+
     /// An operation saw a key as it was at a position, or later. Time is all keys': whoever reads another one after that may not find
     /// it earlier either.
     fn raise_floor(&self, s: &mut State, key: usize, at: u8) {

@@ -100,6 +100,7 @@ fn parse(arguments: &[String]) -> Result<Options, String> {
             "--split-reads" => b.split_reads = true,
             "--slips" => b.slips = true,
             "--filter-inserts" => b.filter_inserts = true,
+            "--scans" => b.scans = true,
             "--two-replies" => b.two_replies = true,
             "--all" => {
                 (b.batches, b.shared_groups, b.sessions, b.cache, b.grace) = (true, true, true, true, true);

@@ -114,6 +114,16 @@ fn every_write_leaves_a_bit() {
     });
 }
 
+/// Scans of keys that begin alike, which ask the leader only if a filter has the prefix.
+#[test]
+fn scans_of_a_prefix() {
+    let scans = Bounds { scans: true, keys: 2, ..Bounds::small() };
+    let kinds = vec![Update, Insert, Delete];
+    assert_none(Bounds { freezes: 1, kinds: vec![Update, Delete], ..scans.clone() });
+    assert_none(Bounds { batches: true, shared_groups: true, kinds: vec![Update, Insert], ..scans.clone() });
+    assert_none(Bounds { writes: 1, failovers: 1, refusals: 1, freezes: 1, kinds, ..scans });
+}
+
 /// Bits that a refused group left behind are only false positives, unless the next update of the key takes them for its own: it
 /// then leaves none, and is published without waiting for those who have not pulled the old one. (With registered reads one of the
 /// two is not enough: `mutants.rs`.)

@@ -14,6 +14,10 @@ fn bounds(beginning: Cell, writes: usize, kinds: &[WriteKind]) -> Bounds {
     Bounds { preloaded: vec![beginning], writes, kinds: kinds.to_vec(), ..Bounds::small() }
 }
 
+fn scans(beginning: Cell, writes: usize, kinds: &[WriteKind]) -> Bounds {
+    Bounds { scans: true, ..bounds(beginning, writes, kinds) }
+}
+
 fn registered(beginning: Cell, writes: usize, kinds: &[WriteKind]) -> Bounds {
     Bounds { registered: true, ..bounds(beginning, writes, kinds) }
 }
@@ -78,6 +82,10 @@ mutants! {
     failed_at_once: FailedAtOnce => Bounds { failovers: 1, ..bounds(Cell::NOTHING, 2, &[Insert]) };
     bitless_overtakes: BitlessOvertakes => bounds(VALUES, 2, &[Update]);
     freeze_slips_in: FreezeSlipsIn => Bounds { freezes: 1, ..bounds(VALUES, 2, &[Update]) };
+    insert_leaves_no_prefix: InsertLeavesNoPrefix => scans(Cell::NOTHING, 1, &[Insert]);
+    frozen_prefix_counts: FrozenPrefixCounts => Bounds { freezes: 1, ..scans(VALUES, 2, &[Update]) };
+    prefix_without_lease: PrefixWithoutLease => scans(VALUES, 1, &[Update]);
+    filter_says_prefix: FilterSaysPrefix => Bounds { refusals: 1, ..scans(VALUES, 1, &[Update]) };
     filter_says_in_memtable: FilterSaysInMemtable => Bounds { refusals: 1, ..bounds(VALUES, 1, &[Update]) };
     serials_go_on: SerialsGoOn =>
         Bounds { keys: 2, freezes: 1, failovers: 1, ..bounds(VALUES, 2, &[Update]) };

@@ -68,6 +68,8 @@ impl Counters {
             ("reads_of_nobody", p(|p| p.reads(ReadMode::Pda, ReadPath::Nobody))),
             ("memtable_only_reads", p(|p| p.reads(ReadMode::Pda, ReadPath::Memtable))),
             ("reads_of_both", p(|p| p.reads(ReadMode::Pda, ReadPath::Both))),
+            ("scan_pages_without_leader", p(PNodeMetrics::scan_pages_without_leader)),
+            ("scan_tables_passed_over", p(|p| p.scan_tables().1)),
             ("no_lease_reads", p(PNodeMetrics::no_lease_reads)),
             ("expired_lease_reads", p(PNodeMetrics::expired_lease_reads)),
             ("clock_contradictions", p(|p| p.clock_contradictions().0)),

@@ -253,7 +253,10 @@ impl Plan {
         };
         let mut tables = vec![("default".to_owned(), TableOptions::default())];
         for n in 1..rng.usize(1..=3) {
-            let options = TableOptions { filter_inserts: rng.bool(), ..TableOptions::default() };
+            // Pairs have a prefix of three bytes each.
+            let filter_prefix = if n == 1 { 3 } else { 0 };
+            let filter_inserts = rng.bool();
+            let options = TableOptions { filter_inserts, filter_prefix, ..TableOptions::default() };
             tables.push((format!("t{n}"), options));
         }
         let lease_ms = *pick(rng, &[100, 200, 300]);

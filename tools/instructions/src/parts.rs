@@ -167,6 +167,7 @@ fn group() {
         value: Some(Bytes::from(vec![7; VALUE_BYTES])),
         marks: Marks::NONE,
         leaves_bit: true,
+        prefix: None,
     };
     let table = TableWrites {
         table: TableId(1),

@@ -10,11 +10,13 @@ use sextant_client::Client;
 use sextant_common::archive::LogTable;
 use sextant_common::error::{Error, Result};
 use sextant_common::expiry::Tick;
+use sextant_common::ids::OWN_TABLES;
 use sextant_common::ids::{PartitionId, TableId};
 use sextant_common::sstable::RecordVersion;
 
 use super::fold::{Batch, Fold, as_of};
 use super::{Options, check_empty, imports, is_chosen, restore};
+use crate::Progress;
 use crate::archive::coverage::Coverage;
 use crate::archive::reach::Reach;
 use crate::archive::segment::Segment;
@@ -22,7 +24,6 @@ use crate::archive::time_text;
 use crate::manifest::Backup;
 use crate::repository::Repository;
 use crate::restore::Restored;
-use crate::{OWN_TABLES, Progress};
 
 /// A backup, and what was written after it up to a time: all groups of that millisecond, none that is later. Refused before anything is
 /// written, if the archive does not lead there.

@@ -18,6 +18,7 @@ use sextant_client::{Client, ScanOptions};
 use sextant_common::cut::{Cut, CutTable};
 use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_common::expiry::Tick;
+use sextant_common::ids::OWN_TABLES;
 use sextant_common::ids::{LoadId, PartitionId};
 use sextant_common::key::{SLOTS, SlotMap};
 use sextant_common::manifest::TableOptions;
@@ -25,7 +26,7 @@ use sextant_common::manifest::TableOptions;
 use crate::manifest::Backup;
 use crate::records::{Files, Joined, work_dir};
 use crate::repository::Repository;
-use crate::{OWN_TABLES, Progress, USERS_TABLE};
+use crate::{Progress, USERS_TABLE};
 pub use log::{backup_for, restore_to};
 use pieces::{Share, Source, Target, targets};
 
@@ -92,8 +93,11 @@ pub async fn restore(
     let dir = work_dir(options.dir.as_deref())?;
     let now = Tick(repository.env.clock.wall_guess_ns() / 1_000_000);
     let mut restored = Restored::default();
+    // (All of them first: what the cluster cannot have is refused before anything is written.)
     for (name, table_options) in &tables {
         client.ensure_table(name, table_options).await?;
+    }
+    for (name, table_options) in &tables {
         let cluster = cluster.clone();
         let restoring = Restoring { client, repository, backup, options, progress, dir: &dir, cluster, now };
         // (Where its keys go is another matter in a table with other options, and each write finds its way.)
@@ -179,7 +183,9 @@ impl Restoring<'_> {
 /// By name, with their options.
 fn chosen(backup: &Backup, options: &Options) -> Result<BTreeMap<String, TableOptions>> {
     let all = backup.cuts.values().flat_map(|cut: &Cut| &cut.tables);
-    let all: BTreeMap<String, TableOptions> = all.map(|t| (t.name.clone(), t.options.clone())).collect();
+    // (What the first partition says of a table that partitions have with other options is what was asked for.)
+    let all: BTreeMap<String, TableOptions> =
+        all.rev().map(|t| (t.name.clone(), t.options.clone())).collect();
     if let Some(unknown) = options.tables.iter().find(|name| !all.contains_key(*name)) {
         let why = format!("backup {} has no table {unknown:?}", backup.name);
         return Err(Error::new(ErrorKind::UnknownTable, why));

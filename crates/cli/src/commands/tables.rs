@@ -3,6 +3,7 @@
 use std::io::Write;
 
 use sextant_client::OptionsChange;
+use sextant_common::Error;
 use sextant_common::manifest::{Compression, TableOptions};
 
 use super::client;
@@ -59,6 +60,10 @@ pub async fn alter(args: AlterTableArgs) -> CommandResult {
         filter_prefix: args.filter_prefix,
     };
     let options = client(&args.connection).await?.alter_table(&args.name, &change).await?;
+    if change.applied_to(&options) != options {
+        let why = format!("a server is too old for this option; the table has{}", described(&options));
+        return Err(Failure::from(Error::invalid(why)));
+    }
     writeln!(std::io::stdout(), "table {} altered{}", args.name, described(&options))?;
     Ok(())
 }

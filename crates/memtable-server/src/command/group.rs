@@ -2,7 +2,8 @@
 //!
 //! Bytes (integers little-endian): term u64, first seq u64, time ms u64, tables u32, requests u32; then per table: id u32,
 //! generation u64, section length u32, writes u32, and the section: per write ordinal u32, flags u8 (1: tombstone, 2:
-//! leaves a bf-log entry, 4: marked), key length u32, value length u32, with flag 4 its marks (u64: `common::marks`), key, value; then per
+//! leaves a bf-log entry, 4: marked, 8: leaves one for its prefix), key length u32, value length u32, with flag 4 its marks (u64:
+//! `common::marks`), with flag 8 the hash of the prefix (u64: `common::key::prefix_hash`), key, value; then per
 //! request: session u64, number u64, acked
 //! below u64, results u32, and per result flags u8 (1: applied, 2: existed, 4: it failed the request, 8: it tells more), seq u64,
 //! and with flag 8 what it tells: kind u8 (1: a value, 2: a length, 3: a forgotten value, 4 to 9: a misfit), length u32, bytes.
@@ -13,12 +14,15 @@
 use bytes::{BufMut, Bytes, BytesMut};
 use sextant_common::error::{Error, Result};
 use sextant_common::ids::{Generation, Seq, TableId};
+use sextant_common::key::filter_hash;
 use sextant_common::marks::Marks;
 use sextant_common::operation::{Misfit, RecordedOutcome, RequestId, Told};
 
 const FLAG_TOMBSTONE: u8 = 1;
 const FLAG_LEAVES_BIT: u8 = 2;
 const FLAG_MARKED: u8 = 4;
+const FLAG_LEAVES_PREFIX: u8 = 8;
+const FLAGS_OF_WRITES: u8 = FLAG_TOMBSTONE | FLAG_LEAVES_BIT | FLAG_MARKED | FLAG_LEAVES_PREFIX;
 const FLAG_APPLIED: u8 = 1;
 const FLAG_EXISTED: u8 = 2;
 const FLAG_FAILED: u8 = 4;
@@ -65,6 +69,15 @@ pub struct Write {
     pub marks: Marks,
     /// Did it leave a bf-log entry? Replay reproduces filters by this flag.
     pub leaves_bit: bool,
+    /// The hash of its prefix, if it left an entry for that too. (Whoever replays this need not know the table's option of that time.)
+    pub prefix: Option<u64>,
+}
+
+impl Write {
+    /// The hashes of its bf-log entries.
+    pub fn bits(&self) -> impl Iterator<Item = u64> {
+        self.leaves_bit.then(|| filter_hash(&self.key)).into_iter().chain(self.prefix)
+    }
 }
 
 /// What a request with a session was answered, for the duplicate table.
@@ -83,8 +96,9 @@ impl Group {
 
     /// Keys and values with their headers, and what requests were answered, in bytes.
     pub fn written_bytes(&self) -> usize {
-        let marks = |w: &Write| if w.marks.is_none() { 0 } else { size_of::<u64>() };
-        let bytes = |w: &Write| w.key.len() + w.value.as_ref().map_or(0, Bytes::len) + marks(w) + 13;
+        let word = |is_there: bool| if is_there { size_of::<u64>() } else { 0 };
+        let words = |w: &Write| word(!w.marks.is_none()) + word(w.prefix.is_some());
+        let bytes = |w: &Write| w.key.len() + w.value.as_ref().map_or(0, Bytes::len) + words(w) + 13;
         let told = |r: &RecordedOutcome| r.told.as_ref().map_or(0, |told| told.bytes() + 13) + 9;
         let answer = |request: &RequestResult| request.results.iter().map(told).sum::<usize>() + 28;
         let answers: usize = self.requests.iter().map(answer).sum();
@@ -112,11 +126,15 @@ impl Group {
                 let value = write.value.as_deref().unwrap_or_default();
                 out.put_u32_le(write.ordinal);
                 let marked = if write.marks.is_none() { 0 } else { FLAG_MARKED };
-                out.put_u8(tombstone | bit | marked);
+                let prefix = if write.prefix.is_some() { FLAG_LEAVES_PREFIX } else { 0 };
+                out.put_u8(tombstone | bit | marked | prefix);
                 out.put_u32_le(write.key.len() as u32);
                 out.put_u32_le(value.len() as u32);
                 if !write.marks.is_none() {
                     out.put_u64_le(write.marks.word());
+                }
+                if let Some(hash) = write.prefix {
+                    out.put_u64_le(hash);
                 }
                 out.put_slice(&write.key);
                 out.put_slice(value);
@@ -159,8 +177,12 @@ impl Group {
             for _ in 0..count {
                 let ordinal = at.u32()?;
                 let flags = at.u8()?;
+                if flags & !FLAGS_OF_WRITES != 0 {
+                    return Err(Error::corrupt(format!("group: unknown flags of a write: {flags:#x}")));
+                }
                 let (key_len, value_len) = (at.u32()? as usize, at.u32()? as usize);
                 let marks = if flags & FLAG_MARKED == 0 { 0 } else { at.u64()? };
+                let prefix = if flags & FLAG_LEAVES_PREFIX == 0 { None } else { Some(at.u64()?) };
                 let key = section.slice_ref(at.take(key_len)?);
                 let value = section.slice_ref(at.take(value_len)?);
                 writes.push(Write {
@@ -169,6 +191,7 @@ impl Group {
                     value: (flags & FLAG_TOMBSTONE == 0).then_some(value),
                     marks: Marks::from_word(marks),
                     leaves_bit: flags & FLAG_LEAVES_BIT != 0,
+                    prefix,
                 });
             }
             at.end()?;
@@ -274,8 +297,16 @@ mod tests {
 
     fn groups() -> impl Strategy<Value = Group> {
         let marks = any::<u64>().prop_map(Marks::from_word);
-        let write = (any::<u32>(), bytes(), prop::option::of(bytes()), marks, any::<bool>()).prop_map(
-            |(ordinal, key, value, marks, leaves_bit)| Write { ordinal, key, value, marks, leaves_bit },
+        let bits = (any::<bool>(), prop::option::of(any::<u64>()));
+        let write = (any::<u32>(), bytes(), prop::option::of(bytes()), marks, bits).prop_map(
+            |(ordinal, key, value, marks, (leaves_bit, prefix))| Write {
+                ordinal,
+                key,
+                value,
+                marks,
+                leaves_bit,
+                prefix,
+            },
         );
         let table = (any::<u32>(), any::<u64>(), prop::collection::vec(write, 0..8))
             .prop_map(|(t, g, writes)| TableWrites { table: TableId(t), generation: Generation(g), writes });

@@ -4,7 +4,7 @@
 
 use sextant_common::configuration::{Configuration, Feature};
 use sextant_common::error::{Error, ErrorKind, Result};
-use sextant_common::ids::{DEFAULT_TABLE, PartitionId, TableId};
+use sextant_common::ids::{DEFAULT_TABLE, OWN_TABLES, PartitionId, TableId};
 use sextant_common::limits;
 use sextant_common::manifest::{Compression, Manifest, OptionsChange, TableOptions};
 use sextant_rules::mutant::{self, Mutant};
@@ -45,6 +45,12 @@ pub enum Created {
 }
 
 impl NewTable {
+    /// Where the log cannot say that it has some, scans will search more: no reason to do without the table if partition 0 has it
+    /// already, or if nobody asked for them (it is the database's own).
+    fn may_lack_prefixes(&self) -> bool {
+        self.id.is_some() || self.name.starts_with(OWN_TABLES)
+    }
+
     /// Whether a partition with this manifest may have it.
     fn check(&self, partition: PartitionId, manifest: &Manifest) -> Result<()> {
         if partition.0 != 0 && self.id.is_none() {
@@ -78,15 +84,21 @@ fn check_options(configuration: &Configuration, options: &OptionsChange) -> Resu
     }
 }
 
-/// An error: what is asked for makes no sense.
+/// An error: what is asked for makes no sense, or cannot be said in the log, or not yet.
 pub async fn create(handle: &Handle, mut table: NewTable) -> Result<Created> {
+    // (Another one may not know yet what the log may say.)
+    if handle.shared.serving().is_none() {
+        return Ok(Created::NotLeader);
+    }
     let manifest = handle.shared.manifest();
     table.check(handle.shared.id, &manifest)?;
     let configuration = handle.shared.configuration.load_full();
-    let refused = configuration.check_allows(Feature::FilterPrefix).err();
-    if table.id.is_some() && refused.is_some_and(|e| e.kind == ErrorKind::Invalid) {
-        // Partition 0 can say so already. Here scans will search more: no reason to do without the table.
-        table.options.filter_prefix = 0;
+    let existed = manifest.table_by_name(&table.name).is_some();
+    if existed || table.may_lack_prefixes() {
+        let refused = configuration.check_allows(Feature::FilterPrefix).err();
+        if refused.is_some_and(|e| e.kind == ErrorKind::Invalid) {
+            table.options.filter_prefix = 0;
+        }
     }
     let TableOptions { compression, filter_prefix, .. } = table.options;
     let options = OptionsChange {
@@ -95,7 +107,6 @@ pub async fn create(handle: &Handle, mut table: NewTable) -> Result<Created> {
         ..OptionsChange::default()
     };
     check_options(&configuration, &options)?;
-    let existed = manifest.table_by_name(&table.name).is_some();
     let NewTable { name, options, id } = table;
     let (done, answer) = oneshot::channel();
     let _ = handle.events.send(Event::EnsureTable { name: name.clone(), options, id, done });

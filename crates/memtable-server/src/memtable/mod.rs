@@ -43,6 +43,9 @@ const VERSION_BYTES: usize = 16;
 /// What so many versions have in common the next ones will have.
 const TELLING_ENTRIES: usize = 100;
 
+/// Keys without a version that are passed over in search of one with.
+const LEFT_KEYS_MAX: usize = 64;
+
 /// Memtables that this process has made.
 static MADE: AtomicU64 = AtomicU64::new(0);
 
@@ -166,6 +169,17 @@ impl Memtable {
 
     pub fn first_log_bytes(&self) -> u64 {
         self.first_log_bytes.load(Relaxed)
+    }
+
+    /// Whether there is a version of a key that begins so, published or not: for the sequencer only. False also if many such keys
+    /// are left of versions that were taken back: it looks at few.
+    pub fn has_prefix(&self, prefix: &[u8]) -> bool {
+        let first = self.order.first(Bound::Included(prefix));
+        let places = std::iter::successors(first, |place| place.next());
+        let records = places.map(|place| place.record(&self.arena)).take(LEFT_KEYS_MAX);
+        records
+            .take_while(|record| record.key().starts_with(prefix))
+            .any(|record| versions::newest(record, u64::MAX).is_some())
     }
 
     /// The newest version of each key with a seq of at most `at`, in order of keys, from `start` to `end`.

@@ -9,12 +9,12 @@
 //!
 //! Whether a record has expired is judged by the newest appended tick (`common::expiry`), also of what a p-node found.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use bytes::Bytes;
 use sextant_common::expiry::{Tick, is_expired};
 use sextant_common::ids::{Generation, Seq, TableId};
-use sextant_common::key::filter_hash;
+use sextant_common::key::{filter_prefix, prefix_hash};
 use sextant_common::limits::BATCH_BYTES_MAX;
 use sextant_common::marks::{Kind, Marks};
 use sextant_common::operation::{
@@ -111,6 +111,8 @@ struct Forming {
     by_number: HashMap<(u64, u64), usize>,
     overlay: HashMap<TableId, HashMap<Bytes, Version>>,
     hashes: HashMap<TableId, Vec<u64>>,
+    /// Hashes of prefixes that have an entry in this group.
+    prefixes: HashSet<(TableId, u64)>,
     /// By ordinal.
     bookmarks: Vec<Option<Bookmark>>,
     /// Keys, values and kept answers, in bytes.
@@ -155,6 +157,9 @@ struct Effected {
     value: Option<Bytes>,
     marks: Marks,
     leaves_bit: bool,
+    /// The active memtable does not have the key, so perhaps not its prefix.
+    is_new: bool,
+    is_insert: bool,
     bookmark: Option<Bookmark>,
 }
 
@@ -212,6 +217,7 @@ impl Partition {
             by_number: HashMap::new(),
             overlay: HashMap::new(),
             hashes: HashMap::new(),
+            prefixes: HashSet::new(),
             bookmarks: Vec::new(),
             bytes: 0,
             made_bytes: 0,
@@ -385,7 +391,8 @@ impl Partition {
                 let first = of_batch.map_or(i, |(_, first)| *first);
                 local.insert((op.table, &op.key), (Version { seq, value: value.clone(), marks }, first));
             }
-            effects.push(Effected { op: i, value, marks, leaves_bit, bookmark });
+            let is_new = !matches!(newest, Newest::InActive(_));
+            effects.push(Effected { op: i, value, marks, leaves_bit, is_new, is_insert, bookmark });
         }
         if failed {
             for result in &mut results {
@@ -426,7 +433,8 @@ impl Partition {
     }
 
     fn add(&self, op: &WriteOp, effected: Effected, forming: &mut Forming) {
-        let Effected { value, marks, leaves_bit, .. } = effected;
+        let Effected { value, marks, leaves_bit, is_new, is_insert, .. } = effected;
+        let prefix = if is_new { self.prefix_of(op, is_insert, forming) } else { None };
         let at = *forming.tables.entry(op.table).or_insert_with(|| {
             forming.writes.push(TableWrites {
                 table: op.table,
@@ -437,13 +445,33 @@ impl Partition {
         });
         let ordinal = forming.ordinal;
         forming.ordinal += 1;
-        let write = Write { ordinal, key: op.key.clone(), value: value.clone(), marks, leaves_bit };
-        forming.writes[at].writes.push(write);
-        if leaves_bit {
-            forming.hashes.entry(op.table).or_default().push(filter_hash(&op.key));
+        let write = Write { ordinal, key: op.key.clone(), value: value.clone(), marks, leaves_bit, prefix };
+        if leaves_bit || prefix.is_some() {
+            forming.hashes.entry(op.table).or_default().extend(write.bits());
         }
+        forming.writes[at].writes.push(write);
         let version = Version { seq: forming.first_seq + u64::from(ordinal), value, marks };
         forming.overlay.entry(op.table).or_default().insert(op.key.clone(), version);
+    }
+
+    /// The hash of the prefix of a key that is new in the active memtable, if the write leaves an entry for it.
+    fn prefix_of(&self, op: &WriteOp, is_insert: bool, forming: &mut Forming) -> Option<u64> {
+        let option = self.manifest.table(op.table)?.options.filter_prefix;
+        let prefix = filter_prefix(&op.key, option)?;
+        let hash = prefix_hash(prefix);
+        // One entry a group is enough.
+        if forming.prefixes.contains(&(op.table, hash)) {
+            return None;
+        }
+        if is_insert && mutant::active(Mutant::InsertLeavesNoPrefix) {
+            return None;
+        }
+        let state = self.tables.get(&op.table);
+        let counts = |memtable: &Memtable| memtable.has_prefix(prefix);
+        let in_frozen = mutant::active(Mutant::FrozenPrefixCounts)
+            && state.is_some_and(|table| table.frozen.iter().any(|f| counts(&f.memtable)));
+        let in_active = in_frozen || state.is_some_and(|table| counts(&table.active));
+        (rules::leaves_prefix(in_active) && forming.prefixes.insert((op.table, hash))).then_some(hash)
     }
 
     /// The newest state, and where the key is in the active memtable if it was looked for there.

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use bytes::Bytes;
 use sextant_common::error::{Error, Result};
 use sextant_common::ids::{Generation, LogPosition, TableId};
-use sextant_common::key::filter_hash;
 use sextant_rules::mutant::{self, Mutant};
 
 use super::table::TableState;
@@ -240,8 +239,8 @@ impl Partition {
                     continue;
                 }
                 let seq = first_seq + u64::from(write.ordinal);
-                if write.leaves_bit && !bits_done {
-                    state.filter.insert(filter_hash(&write.key));
+                if !bits_done {
+                    write.bits().for_each(|hash| state.filter.insert(hash));
                 }
                 let new = NewVersion { value: write.value.as_deref(), marks: write.marks };
                 let bookmark = bookmarks.get(write.ordinal as usize).and_then(Option::as_ref);

@@ -103,6 +103,13 @@ pub fn leaves_bit(in_active: bool, is_insert: bool, wants_bits: bool) -> bool {
     !in_active && (!is_insert || wants_bits)
 }
 
+/// Whether a write leaves a bf-log entry for the prefix of its key, in a table whose filters know prefixes: the first of each memtable
+/// does, whatever it is. `in_active`: the active memtable has a key that begins so (the memtable, not its filter).
+#[inline]
+pub fn leaves_prefix(in_active: bool) -> bool {
+    !in_active
+}
+
 /// Whether an entry's generation is that of the memtable which it meets. If not, it was evaluated against another state of
 /// the log, and every replica ignores it.
 #[inline]

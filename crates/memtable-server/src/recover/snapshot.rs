@@ -107,6 +107,8 @@ impl Rebuilt<'_> {
             .map_err(|e| Error::internal(format!("the first membership: {e}")))?;
         let membership = encode_membership(&StoredMembership::new(Some(log_id_at(at)), membership));
         let lineage = self.plan.lineage.unwrap_or(self.new_lineage);
+        let formats = self.catalogue.values().map(|(_, options)| options.format());
+        let format = formats.max().unwrap_or(0).max(self.founding.format);
         let highest = self.catalogue.keys().next_back().map_or(0, |id| id.0);
         Ok(Snapshot {
             checkpoint: Checkpoint {
@@ -122,7 +124,8 @@ impl Rebuilt<'_> {
             manifest,
             // Tables that were never flushed are forgotten, but their ids may be known: none is given again.
             next_table: highest.saturating_add(TABLES_BEYOND),
-            configuration: Some((Configuration { lineage, ..self.founding.clone() }, at.index)),
+            // What follows is written by these options: whoever does not know them may not take part.
+            configuration: Some((Configuration { lineage, format, ..self.founding.clone() }, at.index)),
             // Nobody can hold what nobody knows of.
             cuts: HeldCuts::default(),
             loads: Vec::new(),

@@ -11,7 +11,6 @@ use std::time::Duration;
 use sextant_common::error::Result;
 use sextant_common::expiry::Tick;
 use sextant_common::ids::{Generation, LogPosition, ManifestVersion, Serial, SstId, TableId};
-use sextant_common::key::filter_hash;
 use sextant_common::manifest::News;
 use sextant_raft_log::{Entry, PartitionLog, RaftLog, position_of};
 use sextant_rules::probe::ProbeEvent;
@@ -455,6 +454,5 @@ fn bits_of(entry: &Entry) -> Vec<(TableId, Generation, u64)> {
     let Body::Payload(payload) = body_of(entry) else { return Vec::new() };
     let Ok(Command::Group(group)) = Command::decode(&payload) else { return Vec::new() };
     let writes = group.tables.iter().flat_map(|t| t.writes.iter().map(move |w| (t, w)));
-    let with_bits = writes.filter(|(_, write)| write.leaves_bit);
-    with_bits.map(|(t, write)| (t.table, t.generation, filter_hash(&write.key))).collect()
+    writes.flat_map(|(t, write)| write.bits().map(|hash| (t.table, t.generation, hash))).collect()
 }

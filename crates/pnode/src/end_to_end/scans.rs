@@ -245,6 +245,57 @@ async fn tables_without_a_key_that_begins_so_are_passed_over() {
 }
 
 #[tokio::test]
+async fn no_leader_is_asked_for_what_begins_as_nothing_in_its_memtables() {
+    let mut cluster = Cluster::start(1).await;
+    cluster.ssts.iter().for_each(|sst| sst.state.lock().filter_prefix = 2);
+    cluster.leader().with(0, |p| {
+        p.manifest.tables[0].options.filter_prefix = 2;
+        for key in ["a:1", "a:2", "b:1"] {
+            p.put(key, Some("v"), true);
+        }
+    });
+    let pnode = cluster.pnode().await;
+    let without_leader = || pnode.metrics().scan_pages_without_leader();
+    cluster.settled(&pnode, 0).await;
+    assert_eq!((scan(&pnode, ScanRange::prefix("a:")).await.len(), without_leader()), (2, 0));
+    assert_eq!((scan(&pnode, ScanRange::prefix("c:")).await.len(), without_leader()), (0, 1));
+    cluster.flush(0);
+    cluster.settled(&pnode, 0).await;
+    let page = pages(&pnode, ScanRange::prefix("a:")).await.remove(0);
+    assert_eq!((page.records.len(), without_leader()), (2, 2));
+    // A write that the p-node has heard of; of another prefix nothing is heard.
+    cluster.leader().with(0, |p| p.put("a:3", Some("v"), false));
+    cluster.settled(&pnode, 0).await;
+    assert_eq!((scan(&pnode, ScanRange::prefix("a:")).await.len(), without_leader()), (3, 2));
+    assert_eq!((scan(&pnode, ScanRange::prefix("b:")).await.len(), without_leader()), (1, 3));
+    // Keys of many prefixes, or of one that is too short.
+    assert_eq!((scan(&pnode, ScanRange::default()).await.len(), without_leader()), (4, 3));
+    assert_eq!((scan(&pnode, ScanRange::prefix("b")).await.len(), without_leader()), (1, 3));
+}
+
+#[tokio::test]
+async fn a_scan_without_its_leader_asks_it_after_all_for_what_may_have_expired() {
+    let mut cluster = Cluster::start(1).await;
+    cluster.leader().with(0, |p| {
+        p.manifest.tables[0].options.filter_prefix = 2;
+        p.put_until("a:1", Some("v"), Some(50), true);
+        p.put("a:2", Some("v"), true);
+    });
+    cluster.flush(0);
+    cluster.ssts.iter().for_each(|sst| sst.state.lock().expiries.extend([("a:1".into(), 50)]));
+    let pnode = cluster.pnode().await;
+    let without_leader = || pnode.metrics().scan_pages_without_leader();
+    cluster.settled(&pnode, 0).await;
+    assert_eq!((scan(&pnode, ScanRange::prefix("a:")).await.len(), without_leader()), (2, 1));
+    // It is on its way, and perhaps published.
+    cluster.leader().with(0, |p| p.announce(50));
+    cluster.settled(&pnode, 0).await;
+    assert_eq!((scan(&pnode, ScanRange::prefix("a:")).await.len(), without_leader()), (2, 1));
+    cluster.leader().with(0, |p| p.publish());
+    assert_eq!((scan(&pnode, ScanRange::prefix("a:")).await.len(), without_leader()), (1, 1));
+}
+
+#[tokio::test]
 async fn a_flush_in_between_redoes_the_page() {
     let (mut cluster, expected) = filled(1).await;
     let pnode = cluster.pnode().await;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::{Stream, StreamExt};
+use sextant_common::configuration::is_of_new_partition;
 use sextant_common::database::Database;
 use sextant_common::ids::{DEFAULT_TABLE_NAME, PartitionId};
 use sextant_common::manifest::TableOptions;
@@ -93,12 +94,11 @@ impl RespStore {
         inner_key(element_key).map_or(Ok(None), |key| self.enter(key))
     }
 
-    /// Of a range of one partition.
     /// The table of elements, which nobody has needed so far.
     async fn create_elements(&self, name: &str) -> Result<()> {
         match self.pnode.create_table(name, elements_options()).await {
-            // An older memtable server is, or may still become, a member: it does not know prefixes.
-            Err(e) if e.kind == ErrorKind::Invalid => {
+            // The cluster is new, and a member has not said yet that it knows prefixes: it may be away for long.
+            Err(e) if is_of_new_partition(&e) => {
                 let options = TableOptions { filter_prefix: 0, ..elements_options() };
                 self.pnode.create_table(name, options).await.map(drop)
             }
@@ -106,6 +106,7 @@ impl RespStore {
         }
     }
 
+    /// Of a range of one partition.
     async fn first_key(&self, range: ScanRange) -> Result<Option<Bytes>> {
         let mut pages = self.pnode.scan(self.table(), range);
         while let Some(page) = pages.next_page().await {

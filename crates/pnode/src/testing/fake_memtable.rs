@@ -282,6 +282,7 @@ impl Rows for Service {
         }
         Ok(Response::new(v1::ScanPageReply {
             snapshot_seq: p.last_seq(),
+            tick: p.published.0,
             records,
             complete,
             ..Default::default()

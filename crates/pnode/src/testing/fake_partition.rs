@@ -10,7 +10,7 @@ use std::ops::Bound;
 use bytes::Bytes;
 use sextant_common::expiry::Tick;
 use sextant_common::ids::{Epoch, Generation, LogPosition, ManifestVersion, PartitionId, TableId};
-use sextant_common::key::{filter_hash, registration_slot};
+use sextant_common::key::{filter_hash, filter_prefix, prefix_hash, registration_slot};
 use sextant_common::manifest::{FlushRecord, Manifest, SstMeta, TableManifest};
 use sextant_common::marks::{Kind, Marks};
 use sextant_common::operation::OpOutcome;
@@ -132,7 +132,7 @@ impl Partition {
 
     fn append_group(&mut self, group: Group) {
         for writes in &group.tables {
-            let hashes = writes.writes.iter().filter(|w| w.leaves_bit).map(|w| filter_hash(&w.key));
+            let hashes = writes.writes.iter().flat_map(|w| w.bits());
             let (table, generation) = (writes.table, writes.generation);
             self.log.extend(hashes.map(|hash| Run::Bits { table, generation, hashes: vec![hash] }));
             let Some(slots) = &self.slots else { continue };
@@ -160,12 +160,14 @@ impl Partition {
     /// The same of a record that expires.
     pub fn put_until(&mut self, key: &str, value: Option<&str>, expires_at: Option<u64>, bit: bool) -> u64 {
         let table = TableId(1);
+        let option = self.manifest.table(table).map_or(0, |known| known.options.filter_prefix);
         let write = Write {
             ordinal: 0,
             key: Bytes::copy_from_slice(key.as_bytes()),
             value: value.map(|v| Bytes::copy_from_slice(v.as_bytes())),
             marks: Marks::new(Kind::Plain, expires_at.map(Tick)),
             leaves_bit: bit,
+            prefix: filter_prefix(key.as_bytes(), option).map(prefix_hash),
         };
         let writes = TableWrites { table, generation: self.generation(table), writes: vec![write] };
         self.append_group(Group {

@@ -188,7 +188,10 @@ impl Sst for Service {
             return Ok(Response::new(v1::SstScanReply { status, ..Default::default() }));
         };
         let limit = state.page_records.unwrap_or(usize::MAX).min(r.limit_records as usize);
-        let (records, complete) = page(&tables, &r.start, &r.end, r.reverse, limit);
+        let (mut records, complete) = page(&tables, &r.start, &r.end, r.reverse, limit);
+        for record in &mut records {
+            record.expires_at = state.expiries.get(&record.key).copied().unwrap_or(0);
+        }
         if let Some(bytes) = too_large(&records, r.first_bytes_max) {
             let status = v1::GetStatus::GetTooLarge as i32;
             return Ok(Response::new(v1::SstScanReply { status, bytes, ..Default::default() }));

@@ -86,6 +86,7 @@ pub(crate) struct TableView {
     pub last_flush_version: ManifestVersion,
     /// Its option in this partition.
     pub filter_inserts: bool,
+    pub filter_prefix: u32,
     ssts: Layers,
     /// Recent flushes of this table, oldest first.
     pub flushes: Vec<(ManifestVersion, Flushed)>,
@@ -101,6 +102,7 @@ impl TableView {
             flushed_generation: table.flushed_generation,
             last_flush_version: table.last_flush_version,
             filter_inserts: table.options.filter_inserts,
+            filter_prefix: table.options.filter_prefix,
             ssts,
             flushes,
         }

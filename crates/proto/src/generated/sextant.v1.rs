@@ -5676,6 +5676,8 @@ pub struct KvScanPage {
     /// 4294967295 if records of several partitions are merged in the page: then it is no snapshot, and snapshot_seq is 0.
     #[prost(uint32, tag = "1")]
     pub partition: u32,
+    /// No record of the page is newer. The published seq of the snapshot if a leader was asked for it; otherwise (a table with
+    /// filter_prefix) perhaps lower than that of the page before, or 0.
     #[prost(uint64, tag = "2")]
     pub snapshot_seq: u64,
     #[prost(message, repeated, tag = "3")]

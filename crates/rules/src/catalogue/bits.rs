@@ -30,6 +30,27 @@ macro_rules! bits {
             broken_by: FilterSaysWithNewRing "filter-says-with-new-ring"
                 "The memtable's filter is asked; a refused group leads to a new ring." [Covered],
         }
+        "a-prefix-leaves-a-bit-in-each-memtable" {
+            says:
+                "In a table whose filters know prefixes, the first write of each memtable with a prefix leaves a bit for \
+                 it, whatever it is; the memtable says whether it is the first.",
+            otherwise: "a scan of the prefix asks no leader, and misses what memtables have of it",
+            source: "design 17",
+            kept_in: [
+                "crates/memtable-server/src/partition/evaluate.rs",
+                "crates/memtable-server/src/partition/rules.rs",
+                "crates/pnode/src/router/scan/page.rs",
+            ],
+            tests: ["the_first_write_of_a_prefix_leaves_a_bit_in_each_memtable"],
+            broken_by: InsertLeavesNoPrefix "insert-leaves-no-prefix"
+                "An INSERT leaves no bit for its prefix." [Model, Operand],
+            broken_by: FrozenPrefixCounts "frozen-prefix-counts"
+                "A prefix that a frozen memtable has leaves no bit." [Model, Operand],
+            broken_by: PrefixWithoutLease "prefix-without-lease"
+                "A scan goes by the filters' word on its prefix without a lease." [Model, Operand],
+            broken_by: FilterSaysPrefix "filter-says-prefix"
+                "The memtable's filter is asked whether it has the prefix; a refused group leads to no new ring." [Model],
+        }
         "a-refused-group-ends-the-ring" {
             says: "When Raft refuses a group whose bits are out, a new ring begins.",
             otherwise:

@@ -30,21 +30,28 @@ pub(super) struct Plan {
 impl Plan {
     /// Most hashes that the filter of an output is built of.
     pub(super) fn output_hashes(&self) -> u64 {
-        // (Each record may have a prefix of its own.)
-        let each = if self.options.filter_prefix > 0 { 2 } else { 1 };
-        self.output_records().saturating_mul(each)
-    }
-
-    /// How many records an output may have.
-    fn output_records(&self) -> u64 {
-        let records: u64 = self.inputs.iter().map(|input| input.meta().records).sum();
+        let hashes: u64 = self.inputs.iter().map(|input| self.hashes_of(input)).sum();
         let bytes: u64 = self.inputs.iter().map(|input| input.trailer().file_bytes).sum();
         if self.output_bytes == 0 {
-            return records;
+            return hashes;
         }
         // (The last one also has what is too little for one of its own: half as much.)
         let most = self.output_bytes.saturating_add(self.output_bytes / 2).min(bytes);
-        (u128::from(records) * u128::from(most) / u128::from(bytes.max(1))) as u64
+        (u128::from(hashes) * u128::from(most) / u128::from(bytes.max(1))) as u64
+    }
+
+    /// How many hashes an input brings.
+    fn hashes_of(&self, input: &Table) -> u64 {
+        let (records, option) = (input.meta().records, self.options.filter_prefix);
+        match () {
+            () if option == 0 => records,
+            // Its filter has them: nine bits each, and some more.
+            () if input.meta().options.filter_prefix == option => {
+                (input.trailer().filter.bytes * 8 / 9).clamp(records, records.saturating_mul(2))
+            }
+            // Each record may have a prefix of its own.
+            () => records.saturating_mul(2),
+        }
     }
 
     /// The keys that are taken.

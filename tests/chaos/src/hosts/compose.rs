@@ -1,7 +1,7 @@
 //! The cluster of `deploy/compose.yaml`, under a project name of its own, and what can be done to its containers.
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use sextant_common::error::{Error, Result};
 
@@ -17,7 +17,7 @@ pub const IMAGE: &str = "sextant:latest";
 /// Containers are stopped for so long before they are killed.
 const STOP_SECONDS: &str = "30";
 const HEALTHY_WITHIN: Duration = Duration::from_secs(180);
-const GONE_WITHIN: Duration = Duration::from_secs(60);
+const DOWN_ATTEMPTS: u32 = 20;
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
 pub struct Compose {
@@ -85,10 +85,11 @@ impl Compose {
 
     /// Removes everything, volumes included. Docker may hold on to a place in the network whose container is gone.
     pub async fn down(&self) -> Result<()> {
-        let until = Instant::now() + GONE_WITHIN;
+        let mut attempts = DOWN_ATTEMPTS;
         loop {
             let gone = self.compose(&["down", "--volumes", "--timeout", STOP_SECONDS]).await;
-            if gone.is_ok() || Instant::now() >= until {
+            attempts -= 1;
+            if gone.is_ok() || attempts == 0 {
                 return gone.map(drop);
             }
             self.leave_network().await;

@@ -49,6 +49,7 @@ fn group(first_seq: u64, generation: u64) -> Command {
             _ => Marks::NONE,
         },
         leaves_bit: ordinal.is_multiple_of(2),
+        prefix: (ordinal == 1).then_some(0x0102_0304_0506_0708),
     };
     let table = |id: u32, ordinals: std::ops::Range<u32>| TableWrites {
         table: TableId(id),

@@ -56,12 +56,16 @@ pub fn sealed(data: &[u8]) {
     for hash in data.chunks_exact(8).take(64) {
         filter.contains(u64::from_le_bytes(hash.try_into().unwrap_or_default()));
     }
-    assert!(filter.memory_bytes() <= data.len());
+    filter.may_contain_prefix(data);
+    filter.may_contain_prefix(&data[..data.len().min(3)]);
+    assert!(filter.memory_bytes() <= data.len() + size_of::<SealedFilter>());
 }
 
 pub fn sealed_seeds() -> Vec<Vec<u8>> {
     let mut seeds: Vec<Vec<u8>> =
         [0, 1, 5, 100, 1000].map(|n| SealedFilter::build(&mut hashes(n)).to_bytes()).into();
     seeds.push(SealedFilter::Bloom(layered_of(10)).to_bytes());
+    seeds.extend([3, u32::MAX].map(|option| SealedFilter::build_prefixed(&mut hashes(7), option).to_bytes()));
+    seeds.push(SealedFilter::Prefixed(2, Box::new(SealedFilter::Bloom(layered_of(10)))).to_bytes());
     seeds
 }

@@ -140,6 +140,10 @@ pub enum Action {
         key: usize,
         precise: bool,
     },
+    /// A scan of all keys, which asks no leader.
+    Scan {
+        pnode: usize,
+    },
     /// It loads the published position.
     LoadPublished {
         pnode: usize,
@@ -276,6 +280,7 @@ impl Model for Protocol {
             Action::ApplyInvalidations { pnode } => self.apply_invalidations(&mut s, pnode),
             Action::Refresh { pnode } => self.refresh(&mut s, pnode),
             Action::Consult { pnode, key, precise } => self.consult(&mut s, pnode, key, precise)?,
+            Action::Scan { pnode } => self.scan(&mut s, pnode)?,
             Action::LoadPublished { pnode } => {
                 let published = s.published;
                 if let Some(reader) = &mut s.pnodes[pnode].reader {

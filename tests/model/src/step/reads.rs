@@ -25,6 +25,14 @@ impl Protocol {
     pub(super) fn read_actions(&self, s: &State, out: &mut Vec<Action>) {
         for pnode in 0..self.bounds.pnodes {
             let p = &s.pnodes[pnode];
+            if self.bounds.scans {
+                // (Others ask the leader, for all that it has of one position.)
+                let trusted = p.lease.is_some() || p.epoch > 0 && self.is(Mutant::PrefixWithoutLease);
+                if trusted && !p.in_filters(0) && !p.announced {
+                    out.push(Action::Scan { pnode });
+                }
+                continue;
+            }
             match p.reader {
                 None => {
                     for key in 0..self.bounds.keys {
@@ -47,6 +55,14 @@ impl Protocol {
                 }
             }
         }
+    }
+
+    /// A scan of a prefix that no memtable's filter has: what the SSTables of the view have of it. They never change, so it does not
+    /// matter when they are asked.
+    pub(super) fn scan(&self, s: &mut State, pnode: usize) -> Result<(), String> {
+        let (version, times) = (s.pnodes[pnode].manifest, s.pnodes[pnode].times);
+        let cells: Vec<Cell> = (0..self.bounds.keys).map(|key| self.search(s, version, key, times)).collect();
+        self.check_scan(s, &cells)
     }
 
     /// What the SSTables of a version say: newest first, the first that has the key ends the search.

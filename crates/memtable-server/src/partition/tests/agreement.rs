@@ -78,7 +78,7 @@ proptest! {
     fn replicas_agree_after_truncations_and_restarts(steps in steps()) {
         let mut n = Node::new();
         n.table("u", 2);
-        n.table("v", 3);
+        n.table_with("v", 3, TableOptions { filter_prefix: 1, ..TableOptions::default() });
         let mut numbers = 0u64;
         let mut counter = 0;
         for step in steps {
@@ -141,11 +141,21 @@ proptest! {
                 let filter = if writes.generation == table.generation() { Some(&table.filter) } else {
                     table.frozen.iter().find(|f| f.memtable.generation == writes.generation).map(|f| &f.filter)
                 };
-                for write in writes.writes.iter().filter(|w| w.leaves_bit) {
+                for hash in writes.writes.iter().flat_map(|w| w.bits()) {
                     if let Some(filter) = filter {
-                        prop_assert!(filter.contains(filter_hash(&write.key)), "{at}");
+                        prop_assert!(filter.contains(hash), "{at}");
                     }
                 }
+            }
+        }
+        // And the prefix of every key that is there.
+        let prefixed = n.partition.table(TableId(3)).unwrap();
+        let frozen = prefixed.frozen.iter().map(|f| (&f.memtable, &f.filter));
+        for (memtable, filter) in frozen.chain([(&prefixed.active, &prefixed.filter)]) {
+            let all = memtable.range(std::ops::Bound::Unbounded, std::ops::Bound::Unbounded, u64::MAX);
+            for (key, _) in all {
+                prop_assert!(filter.contains(prefix_hash(&key[..1])), "{key:?}");
+                prop_assert!(memtable.has_prefix(&key[..1]));
             }
         }
         if let Some(snapshot) = n.partition.snapshot() {

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use proptest::prelude::*;
 use sextant_common::ids::{Generation, LogPosition, ManifestVersion, NodeId, PartitionId, Seq, TableId};
-use sextant_common::key::filter_hash;
+use sextant_common::key::{filter_hash, prefix_hash};
 use sextant_common::key_range::KeyRange;
 use sextant_common::manifest::{SstMeta, TableOptions};
 use sextant_common::operation::{
@@ -59,13 +59,13 @@ impl Node {
     }
 
     fn table(&mut self, name: &str, id: u32) {
-        let term = self.term;
-        self.command(&Command::EnsureTable(EnsureTable {
-            term,
-            name: name.into(),
-            options: TableOptions::default(),
-            id: Some(TableId(id)),
-        }));
+        self.table_with(name, id, TableOptions::default());
+    }
+
+    fn table_with(&mut self, name: &str, id: u32, options: TableOptions) {
+        let (term, name) = (self.term, name.into());
+        let id = Some(TableId(id));
+        self.command(&Command::EnsureTable(EnsureTable { term, name, options, id }));
         self.commit();
     }
 

@@ -37,6 +37,46 @@ fn filter_inserts_makes_every_new_key_leave_a_bit() {
     assert!(n.leaves_bit(insert));
 }
 
+/// Rule `a-prefix-leaves-a-bit-in-each-memtable`.
+#[test]
+fn the_first_write_of_a_prefix_leaves_a_bit_in_each_memtable() {
+    let u = TableId(2);
+    let mut n = Node::new();
+    let options = TableOptions { filter_prefix: 2, ..TableOptions::default() };
+    n.table_with("u", 2, options);
+    let bits = |n: &Node, ops: &[WriteOp]| {
+        let ops = ops.iter().map(|op| WriteOp { table: u, ..op.clone() }).collect();
+        let (group, _) = n.evaluate(ops);
+        let writes = group.unwrap().tables.remove(0).writes;
+        writes.iter().map(|w| (w.leaves_bit, w.prefix)).collect::<Vec<_>>()
+    };
+    let write = |n: &mut Node, op: WriteOp| n.write(WriteOp { table: u, ..op });
+    let hash = |prefix: &str| Some(prefix_hash(prefix.as_bytes()));
+    let new = |n: &Node, key: &str| insert(key, "1", n.version(), false);
+    assert_eq!(bits(&n, &[new(&n, "ab1")]), [(false, hash("ab"))], "an INSERT too");
+    assert_eq!(bits(&n, &[new(&n, "a")]), [(false, None)], "it is too short to have a prefix");
+    let three = [put("ab1", "1"), put("ab2", "1"), put("cd1", "1")];
+    assert_eq!(bits(&n, &three), [(true, hash("ab")), (true, None), (true, hash("cd"))], "once in a group");
+    let at = n.partition.next_index();
+    let first = new(&n, "ab1");
+    write(&mut n, first);
+    assert!(n.partition.table(u).unwrap().filter.contains(prefix_hash(b"ab")));
+    assert_eq!(bits(&n, &[put("ab1", "2")]), [(false, None)]);
+    assert_eq!(bits(&n, &[put("ab2", "2"), new(&n, "ab3")]), [(true, None), (false, None)]);
+    assert_eq!(bits(&n, &[op("aa1", None, Condition::None)]), [(true, hash("aa"))], "a delete too");
+    // What was truncated is not there, whatever is left of it.
+    n.truncate_from(at);
+    assert!(n.partition.table(u).unwrap().filter.contains(prefix_hash(b"ab")), "bits cannot be taken back");
+    assert_eq!(bits(&n, &[put("ab2", "2")]), [(true, hash("ab"))]);
+    write(&mut n, put("ab2", "2"));
+    n.freeze(u);
+    assert_eq!(bits(&n, &[put("ab2", "3")]), [(true, hash("ab"))], "a frozen memtable is another one");
+    assert!(n.partition.table(u).unwrap().frozen[0].filter.contains(prefix_hash(b"ab")));
+    // Of other tables nobody asks.
+    let (group, _) = n.evaluate(vec![put("ab1", "1")]);
+    assert_eq!(group.unwrap().tables[0].writes[0].prefix, None);
+}
+
 #[test]
 fn a_truncated_update_leaves_its_bit_and_the_next_update_leaves_one_again() {
     // Rule `the-memtable-says-what-it-holds`.

@@ -4,7 +4,8 @@
 //! one position of the partition's log.
 //!
 //! Otherwise a page of a partition is a snapshot of it at one published seq: the leader's memtables as of S, naming v, merged with the
-//! SSTables of v over exactly the range that the page covers. Pages, and partitions, are not synchronised with each other.
+//! SSTables of v over exactly the range that the page covers; or, if no memtable has a key that begins as all of the range do, the
+//! SSTables alone. Pages, and partitions, are not synchronised with each other.
 //!
 //! Keys are spread over partitions by hash, so a scan in key order takes all partitions (unless the range pins one) and
 //! merges their pages: such a page of the answer is no snapshot of anything, and says so.

@@ -143,7 +143,9 @@ impl Protocol {
         s.announced_tick = s.time_at(s.len);
         let stay = match proposal.what {
             What::Tick => self.is(Mutant::RefusedTickKeepsRing),
-            _ => self.is(Mutant::RefusedBitsStay) || self.is(Mutant::FilterSaysInMemtable),
+            _ => [Mutant::RefusedBitsStay, Mutant::FilterSaysInMemtable, Mutant::FilterSaysPrefix]
+                .into_iter()
+                .any(|mutant| self.is(mutant)),
         };
         if proposal.serial != 0 && !stay {
             self.renew_ring(s);

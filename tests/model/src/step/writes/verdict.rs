@@ -89,9 +89,31 @@ impl Protocol {
                 && (!in_frozen || self.is(Mutant::PutAsInsertOverFrozen));
             // What has expired is there for whoever has not heard so: its INSERT is none.
             let is_insert = (asks.is_insert() && !(expired && counts)) || put_as_insert;
+            if self.bounds.scans {
+                bits |= u8::from(self.leaves_prefix(s, effects, is_insert));
+                continue;
+            }
             let leaves = rules::leaves_bit(in_active, is_insert, self.bounds.filter_inserts);
             bits |= u8::from(leaves) << key;
         }
         Verdict::Applied { bits }
+    }
+
+    /// Of any key: all begin alike.
+    fn leaves_prefix(&self, s: &State, earlier: &[Option<usize>; 2], is_insert: bool) -> bool {
+        let (active, manifest) = (s.generation(), self.manifest(s));
+        let has_prefix = |generation: u8| {
+            (0..self.bounds.keys).any(|key| s.newest(key, s.len, |g| g == generation).is_some())
+        };
+        let in_active = match () {
+            _ if self.is(Mutant::FilterSaysPrefix) => s.filters[usize::from(active) - 1] & 1 != 0,
+            _ if self.is(Mutant::FrozenPrefixCounts) => {
+                (1..=active).any(|g| !manifest.is_flushed(g) && has_prefix(g))
+            }
+            _ => has_prefix(active),
+        };
+        let in_group = earlier.iter().flatten().next().is_some();
+        let in_active = in_active || in_group || is_insert && self.is(Mutant::InsertLeavesNoPrefix);
+        rules::leaves_prefix(in_active)
     }
 }
