@@ -39,7 +39,7 @@ const MINIMA: [(&str, u64); 51] = [
     ("sstable_only_reads", 14_000),
     ("cache_reads", 3_800),
     ("reads_of_nobody", 4_500),
-    ("scan_pages_without_leader", 100),
+    ("scan_pages_without_leader", 1_000),
     // Answers of leaders that were kept: asked for, refused, used, ended by writes, and found to be over.
     ("registered_reads", 16_000),
     ("registrations_refused", 3_000),
