@@ -34,10 +34,9 @@ pub const MANY_PARTITIONS: PartitionId = PartitionId(u32::MAX);
 /// The table that exists in every cluster and that RESP clients use.
 pub const DEFAULT_TABLE: TableId = TableId(1);
 /// Its name.
+pub const DEFAULT_TABLE_NAME: &str = "default";
 /// Tables of the database's own begin with this: no client reads, writes, alters or drops them.
 pub const OWN_TABLES: &str = "sextant.";
-
-pub const DEFAULT_TABLE_NAME: &str = "default";
 
 /// The (Raft term, ring incarnation) of the leader that granted a lease. Serials count within one epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

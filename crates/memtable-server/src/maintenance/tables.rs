@@ -6,7 +6,7 @@ use sextant_common::configuration::{Configuration, Feature};
 use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_common::ids::{DEFAULT_TABLE, OWN_TABLES, PartitionId, TableId};
 use sextant_common::limits;
-use sextant_common::manifest::{Compression, Manifest, OptionsChange, TableOptions};
+use sextant_common::manifest::{Manifest, TableOptions};
 use sextant_rules::mutant::{self, Mutant};
 use tokio::sync::oneshot;
 
@@ -67,21 +67,13 @@ impl NewTable {
 }
 
 /// An error: the log cannot say so, or it makes no sense.
-fn check_options(configuration: &Configuration, options: &OptionsChange) -> Result<()> {
-    if options.compression == Some(Compression::Zstd) {
-        configuration.check_allows(Feature::Zstd)?;
+fn check_options(configuration: &Configuration, options: &TableOptions) -> Result<()> {
+    let bytes = options.filter_prefix;
+    if bytes as usize > limits::KEY_BYTES_MAX && bytes != TableOptions::BY_INNER_KEY {
+        let why = format!("filter_prefix is at most {}, the length of a key", limits::KEY_BYTES_MAX);
+        return Err(Error::invalid(why));
     }
-    match options.filter_prefix {
-        None | Some(0) => Ok(()),
-        Some(TableOptions::BY_INNER_KEY) => configuration.check_allows(Feature::FilterPrefix),
-        Some(bytes) if bytes as usize <= limits::KEY_BYTES_MAX => {
-            configuration.check_allows(Feature::FilterPrefix)
-        }
-        Some(_) => {
-            let why = format!("filter_prefix is at most {}, the length of a key", limits::KEY_BYTES_MAX);
-            Err(Error::invalid(why))
-        }
-    }
+    configuration.check_format(options.format())
 }
 
 /// An error: what is asked for makes no sense, or cannot be said in the log, or not yet.
@@ -100,13 +92,7 @@ pub async fn create(handle: &Handle, mut table: NewTable) -> Result<Created> {
             table.options.filter_prefix = 0;
         }
     }
-    let TableOptions { compression, filter_prefix, .. } = table.options;
-    let options = OptionsChange {
-        compression: Some(compression),
-        filter_prefix: Some(filter_prefix),
-        ..OptionsChange::default()
-    };
-    check_options(&configuration, &options)?;
+    check_options(&configuration, &table.options)?;
     let NewTable { name, options, id } = table;
     let (done, answer) = oneshot::channel();
     let _ = handle.events.send(Event::EnsureTable { name: name.clone(), options, id, done });
@@ -144,8 +130,9 @@ pub async fn change(handle: &Handle, table: TableId, wanted: TableWish) -> Resul
             return Err(Error::new(ErrorKind::UnknownTable, why));
         }
         (TableWish::Altered(change), Some(entry)) => {
-            check_options(&configuration, change)?;
-            if change.applied_to(&entry.options) == entry.options {
+            let options = change.applied_to(&entry.options);
+            check_options(&configuration, &options)?;
+            if options == entry.options {
                 return Ok(false);
             }
             // From an empty memtable on all that options say of what is written is true of it, and of what comes.
@@ -167,6 +154,7 @@ pub async fn change(handle: &Handle, table: TableId, wanted: TableWish) -> Resul
 
 #[cfg(test)]
 mod tests {
+    use sextant_common::manifest::Compression;
     use sextant_environment::config::LeaseConfig;
 
     use super::*;
@@ -176,8 +164,8 @@ mod tests {
     fn options_are_what_the_log_can_say() {
         let configuration =
             |format| Configuration { format, ..Configuration::founding(&LeaseConfig::default(), 1 << 20) };
-        let prefix = |bytes| OptionsChange { filter_prefix: Some(bytes), ..OptionsChange::default() };
-        let zstd = OptionsChange { compression: Some(Compression::Zstd), ..OptionsChange::default() };
+        let prefix = |bytes| TableOptions { filter_prefix: bytes, ..TableOptions::default() };
+        let zstd = TableOptions { compression: Compression::Zstd, ..TableOptions::default() };
         for (options, format) in
             [(prefix(0), 0), (zstd, 1), (prefix(4), 3), (prefix(TableOptions::BY_INNER_KEY), 3)]
         {

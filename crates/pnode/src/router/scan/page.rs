@@ -158,7 +158,7 @@ use NoPage::Redo;
 struct RuledOut {
     /// What is known of the time.
     ticks: Ticks,
-    /// The newest seq that the SSTables in the range have: there was none in it since.
+    /// The newest seq of a record that the SSTables in the range have.
     newest: Seq,
 }
 
