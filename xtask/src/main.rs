@@ -11,6 +11,7 @@ mod nightly;
 mod rules;
 mod seeing;
 mod sim;
+mod suites;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -23,6 +24,7 @@ usage: cargo xtask <command>
                       deny     what we depend on: licences, sources, bans, advisories, by deny.toml
                       clippy   lints, as errors
                       test     all tests
+  test              all tests, as many programs at a time as there are cores
   fix               format, and let clippy mend what it can
   chaos [option..]  break a cluster of real processes under load, and check every answer; --help: options
   failover [option..]
@@ -39,6 +41,9 @@ usage: cargo xtask <command>
   peers [option..]  compare with Redis and etcd on this machine; writes docs/benchmarks/peers.md; --help: options
   conformance [option..]
                     the same random commands against redis-server and Sextant, reply by reply; --help: options
+  engines [--without-rocksdb] [option..]
+                    the table format beside lsm-tree's and RocksDB's: docs/benchmarks/tables.md. RocksDB is compiled for it (ten
+                    minutes on two cores), which needs a compiler of C++ and libclang (Debian: libclang-dev)
   instructions [--update]
                     count the instructions of the hottest functions, and fail if one takes more than 5 % more than in
                     tools/instructions/reference.txt; --update: write them there
@@ -47,7 +52,7 @@ usage: cargo xtask <command>
   nightly [step..]  what takes hours, or only the steps named; --list: which there are
   sim [option..]    run the whole cluster in a deterministic simulation: --seeds N [--first S] [--twice] [--jobs J]
                     [--limit-seconds L] [--json FILE] [--profile P] [--theme SCENE] [--mutant M] [--no-invariants];
-                    broken builds: --mutants all|M,M.. [--themed]
+                    broken builds: --mutants all|M,M.. [--themed]; --build: only compile it
   patches           check that those broken builds that are patches compile
   metrics           write docs/metrics.md from a cluster that is started for it
   seeing            check that alerts and dashboards use metrics and labels that there are, and that promtool takes the alerts
@@ -68,7 +73,7 @@ const VERIFY: [Step; 4] = [
         "clippy",
         &["clippy", "--workspace", "--all-targets", "--features", sim::FEATURE, "--", "-D", "warnings"],
     ),
-    ("test", &["test", "--workspace", "--no-fail-fast"]),
+    ("test", &["xtask", "test"]),
 ];
 
 const PROTO: [Step; 1] = [("proto", &["run", "--quiet", "--package", "sextant-protogen"])];
@@ -102,9 +107,12 @@ fn main() -> ExitCode {
         ["hosts", ..] => hosts(&arguments),
         ["peers", ref options @ ..] => beside("sextant-peers", options),
         ["conformance", ref options @ ..] => beside("sextant-conformance", options),
+        ["engines", "--without-rocksdb", ref options @ ..] => engines(&[], options),
+        ["engines", ref options @ ..] => engines(&["--features", "rocksdb"], options),
         ["fuzz", ref arguments @ ..] => fuzz::fuzz(arguments),
         ["instructions"] => instructions::check(false),
         ["instructions", "--update"] => instructions::check(true),
+        ["test"] => suites::run(Path::new(root()), &target()),
         ["deny"] => deny::check(),
         ["metrics", ref options @ ..] => metrics::write(options),
         ["seeing"] => seeing::check(),
@@ -172,6 +180,12 @@ fn break_things(arguments: &[&str]) -> Result<(), String> {
         Ok(status) => Err(format!("xtask: {} failed ({status})", arguments.join(" "))),
         Err(e) => Err(format!("xtask: cannot start {}: {e}", program.display())),
     }
+}
+
+/// Tables of several engines: a workspace of its own.
+fn engines(features: &[&str], options: &[&str]) -> Result<(), String> {
+    const RUN: [&str; 5] = ["run", "--locked", "--release", "--manifest-path", "tools/engines/Cargo.toml"];
+    run(&[("engines", &[&RUN[..], features, &["--"], options].concat())])
 }
 
 /// The same for containers, of an image of this tree, or of the servers beside `CHAOS_PROGRAM`.
