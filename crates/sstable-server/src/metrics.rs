@@ -96,6 +96,7 @@ pub struct Metrics {
     pub ingest: JobMetrics,
     pub compact: JobMetrics,
     pub copy: JobMetrics,
+    pub copies_resumed: Counter,
     pub deleted: Counter,
     pub scrubbed_bytes: Counter,
     pub scrub_failures: Counter,
@@ -140,6 +141,12 @@ impl Metrics {
         let ingest = JobMetrics::register(registry, "ingests", "Tables received from memtable servers");
         let compact = JobMetrics::register(registry, "compactions", "Compactions");
         let copy = JobMetrics::register(registry, "copies", "Tables copied from another replica");
+        let copies_resumed = Counter::default();
+        registry.register(
+            "copies_resumed",
+            "Copies that went on, from this source or another one, where they had broken off",
+            copies_resumed.clone(),
+        );
         Self {
             clocks,
             gets,
@@ -161,6 +168,7 @@ impl Metrics {
             ingest,
             compact,
             copy,
+            copies_resumed,
             deleted,
             scrubbed_bytes,
             scrub_failures,

@@ -150,9 +150,9 @@ impl SstServer {
         }
         self.listening.closed().await;
         let store = self.store.clone();
-        let closed = self.store.env.blocking(move || store.catalog.close()).await;
+        let closed = self.store.env.blocking(move || store.close()).await;
         if closed.is_none() {
-            self.store.catalog.close();
+            self.store.close();
         }
     }
 }

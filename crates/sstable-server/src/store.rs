@@ -17,6 +17,7 @@ use crate::config::SstServerConfig;
 use crate::memory::{JOB_WAIT_MAX, Jobs, SCANS_BYTES};
 use crate::metrics::Metrics;
 use crate::table::Table;
+use crate::transfer::BrokenOff;
 
 /// How long an answer waits for that room: shorter than anybody waits for an answer. Whoever finds none asks again.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(1);
@@ -39,6 +40,7 @@ pub struct Store {
     pub scans: Turns,
     pub ingests: Turns,
     pub copies: Turns,
+    pub broken_off: BrokenOff,
     pub fetches: Turns,
     pub compactions: Turns,
     pub started_ns: u64,
@@ -62,6 +64,7 @@ impl Store {
             scans: Turns::new("scan", config.disk_reads_max.min(SCANS_MAX)),
             ingests: Turns::new("ingest", config.ingests_max),
             copies: Turns::new("copy", config.copies_max),
+            broken_off: BrokenOff::default(),
             fetches: Turns::new("fetch", config.copies_max),
             compactions: Turns::new("compaction", config.compactions_max),
             started_ns: env.clock.holder_ns(),
@@ -97,6 +100,12 @@ impl Store {
             Some(entry) => entry.table().cloned(),
             None => Err(gone(id)),
         }
+    }
+
+    /// Nothing changes on the disk from now on.
+    pub fn close(&self) {
+        self.broken_off.close();
+        self.catalog.close();
     }
 
     pub fn elapsed_ns(&self, since_ns: u64) -> u64 {

@@ -30,12 +30,13 @@ impl Pieces {
     }
 }
 
-/// Asks the server at `source` for a table's file.
+/// Asks the server at `source` for a table's file, from `offset` on.
 pub async fn fetch(
     net: &Arc<dyn Network>,
     config: &SstServerConfig,
     source: &str,
     id: SstId,
+    offset: u64,
 ) -> Result<Pieces> {
     let (cluster, me) = (&config.cluster, Party::sstable(config.id));
     // A source is named by its address; in another server's file it may have another one than here.
@@ -43,7 +44,7 @@ pub async fn fetch(
     let to = known.map(|server| Party::sstable(server.id));
     let mut client = SstClient::new(cluster_channel(net, source, cluster, me, to))
         .max_decoding_message_size(MESSAGE_BYTES_MAX);
-    let request = FetchRequest { id: sst_id_to_wire(id) };
+    let request = FetchRequest { id: sst_id_to_wire(id), offset };
     Ok(Pieces(in_time(client.fetch(request)).await?.into_inner()))
 }
 

@@ -8,6 +8,7 @@ use std::path::Path;
 use bytes::Bytes;
 use futures::future::join_all;
 use sextant_common::error::{Error, ErrorKind};
+use sextant_common::ids::PartitionId;
 use sextant_common::key::filter_hash;
 use sextant_environment::env::grpc_channel;
 use sextant_pnode::{Operation, PNode, ReadOptions, ScanRange, WriteOptions};
@@ -68,6 +69,13 @@ async fn start() -> (Cluster, Flushed) {
     for server in 0..3 {
         is_sound(&c, server, &flushed.id).await;
     }
+    // Until they know of the flush, the memtable that was flushed answers p-nodes.
+    let version = status["partitions"][0]["manifest_version"].as_u64().unwrap();
+    eventually("the p-nodes read the SSTable", async || {
+        let knows = |pnode: &PNode| pnode.manifest(PartitionId(0)).0.0 >= version;
+        c.pnodes().iter().all(|pnode| knows(pnode.local())).then_some(())
+    })
+    .await;
     (c, flushed)
 }
 

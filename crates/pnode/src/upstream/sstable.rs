@@ -137,7 +137,7 @@ impl SstPeer {
 
     /// The file of a table, from its beginning on.
     pub async fn fetch(&self, id: Bytes) -> Result<Streaming<v1::FileChunk>> {
-        let fetched = self.pages.clone().fetch(v1::FetchRequest { id }).await;
+        let fetched = self.pages.clone().fetch(v1::FetchRequest { id, offset: 0 }).await;
         fetched.map(tonic::Response::into_inner).map_err(error_of)
     }
 

@@ -4006,6 +4006,9 @@ pub struct CopyProgress {
 pub struct FetchRequest {
     #[prost(bytes = "bytes", tag = "1")]
     pub id: ::prost::bytes::Bytes,
+    /// Where in the file to begin. (An older server begins at 0, and says so in its chunks.)
+    #[prost(uint64, tag = "2")]
+    pub offset: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct FileChunk {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
-use sextant_common::error::{Error, Result};
+use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_common::ids::{PartitionId, SstId};
 use sextant_common::manifest::SstMeta;
 use sextant_common::sstable;
@@ -13,6 +13,7 @@ use sextant_common::sstable::OrderNumber;
 use sextant_environment::env::{Party, status_of};
 use sextant_environment::freight::Freight;
 use sextant_environment::room::Share;
+use sextant_environment::shutdown::Shutdown;
 use sextant_environment::vfs::IoKind;
 use sextant_proto::convert::{sst_id_from_wire, sst_id_to_wire};
 use sextant_proto::v1::sst_server::Sst;
@@ -54,6 +55,26 @@ impl SstService {
     ) -> BoxStream<'static, Result<T, Status>> {
         let mut shutdown = self.store.shutdown.clone();
         stream.take_until(Box::pin(async move { shutdown.wait().await })).boxed()
+    }
+
+    /// The same, with an error at its end: whoever reads it is not to take it for the whole.
+    fn or_stopping<T: Send + 'static>(
+        &self,
+        stream: impl futures::Stream<Item = Result<T, Status>> + Send + 'static,
+    ) -> BoxStream<'static, Result<T, Status>> {
+        let going = Some((stream.boxed(), self.store.shutdown.clone()));
+        let next = |going: Option<(BoxStream<'static, _>, Shutdown)>| async move {
+            let (mut stream, mut shutdown) = going?;
+            tokio::select! {
+                biased;
+                () = shutdown.wait() => {
+                    let stopping = Error::new(ErrorKind::Stopping, "the server is stopping");
+                    Some((Err(status_of(stopping)), None))
+                }
+                next = stream.next() => Some((next?, Some((stream, shutdown)))),
+            }
+        };
+        futures::stream::unfold(going, next).boxed()
     }
 }
 
@@ -188,10 +209,11 @@ impl Sst for SstService {
     }
 
     async fn fetch(&self, request: Request<FetchRequest>) -> Result<Response<Self::FetchStream>, Status> {
-        let id = sst_id_from_wire(&request.get_ref().id).map_err(status_of)?;
-        let pieces = self.store.fetch(id).await.map_err(status_of)?;
+        let FetchRequest { id, offset } = request.into_inner();
+        let id = sst_id_from_wire(&id).map_err(status_of)?;
+        let pieces = self.store.fetch(id, offset).await.map_err(status_of)?;
         let chunks = pieces.map_ok(|Piece { offset, data }| FileChunk { offset, data });
-        Ok(Response::new(self.until_shutdown(chunks.map_err(status_of))))
+        Ok(Response::new(self.or_stopping(chunks.map_err(status_of))))
     }
 
     async fn inventory(
@@ -216,6 +238,8 @@ impl Sst for SstService {
                 tracing::warn!("who leads partition {partition} was not written down: {e}");
             }
         }
+        // (Leaders ask every few seconds.)
+        self.store.broken_off.forget_old(self.store.env.clock.holder_ns());
         let entries = self.store.catalog.inventory(partition);
         let entries = entries.into_iter().map(|(id, entry)| InventoryEntry {
             id: sst_id_to_wire(id),

@@ -37,7 +37,7 @@ async fn a_damaged_block_is_corrupt_by_name_and_repaired_by_a_copy() {
     assert_eq!(bad.get(&[sst_id(1)], &key(2998)).await.status(), GetStatus::GetValue);
     assert!(bad.inventory().await[0].damaged);
     // It is not given to others.
-    let fetch = FetchRequest { id: sst_id_to_wire(sst_id(1)) };
+    let fetch = FetchRequest { id: sst_id_to_wire(sst_id(1)), offset: 0 };
     assert_eq!(error_of(bad.client.fetch(fetch).await.unwrap_err()).kind, ErrorKind::Corrupt);
 
     // A copy of anything else than what the table was does not replace it.

@@ -214,7 +214,7 @@ async fn deleting_is_by_id_idempotent_and_disturbs_no_reader() {
     for i in 1..=3 {
         node.ingest(sst_id(i), &model).await.unwrap();
     }
-    let request = FetchRequest { id: sst_id_to_wire(sst_id(1)) };
+    let request = FetchRequest { id: sst_id_to_wire(sst_id(1)), offset: 0 };
     let mut reading = node.client.fetch(request).await.unwrap().into_inner();
     let delete =
         DeleteRequest { ids: vec![sst_id_to_wire(sst_id(1)), sst_id_to_wire(sst_id(7))], lineage: 0 };

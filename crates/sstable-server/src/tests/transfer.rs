@@ -1,7 +1,12 @@
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+
 use sextant_common::ErrorKind;
 use sextant_common::filter::SealedFilter;
 use sextant_common::key::filter_hash;
 use sextant_environment::env::error_of;
+use sextant_environment::vfs::IoKind;
+use sextant_simulated::Fault;
 
 use super::*;
 use crate::testing::sst_id;
@@ -96,4 +101,65 @@ async fn an_older_order_releases_nothing() {
     assert_eq!(to.inventory().await.len(), 1);
     let released = to.client.release_tables(release(order(4, 2))).await.unwrap().into_inner();
     assert_eq!((released.released, to.tables_with_a_name()), (1, 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_goes_on_where_it_broke_off_with_whoever_has_the_rest() {
+    let (mut from, mut other) = (Node::start().await, Node::start().await);
+    let mut to = Node::with(FaultyVfs::new(7), |c| c.copies_max = 1).await;
+    let noise =
+        |i: u64| (0..80).flat_map(|j| filter_hash(&(i * 80 + j).to_le_bytes()).to_le_bytes()).collect();
+    let model: Model = (0..4000u64).map(|i| (key(i), (noise(i), i, false))).collect();
+    let meta = from.ingest(sst_id(1), &model).await.unwrap();
+    other.ingest(sst_id(1), &model).await.unwrap();
+    let resumed = |node: &Node| node.server.as_ref().unwrap().store().metrics.copies_resumed.get();
+    // Of the first source, the disk fails after the first piece.
+    let second_piece_fails = |node: &Node| {
+        let first = AtomicBool::new(true);
+        node.vfs.fail_next(IoKind::Read, 1, Fault::Io, move |_| !first.swap(false, Relaxed));
+    };
+    second_piece_fails(&from);
+    let error = error_of(to.client.copy(copy_of(&meta, &[&from])).await.unwrap_err());
+    assert_eq!((error.kind, resumed(&to)), (ErrorKind::Unavailable, 0), "{error}");
+    assert_eq!((to.files().len(), to.tables_with_a_name()), (1, 0), "what came is kept");
+    // Another one has the rest.
+    let read_before = other.vfs.counts().reads;
+    to.client.copy(copy_of(&meta, &[&other])).await.unwrap();
+    let pieces = meta.file_bytes.div_ceil(1 << 20);
+    assert_eq!((resumed(&to), other.vfs.counts().reads - read_before), (1, pieces - 1));
+    to.crash().await;
+    assert_eq!(to.inventory().await, from.inventory().await);
+    assert_eq!(to.scan_all(&[sst_id(1)]).await.records.len(), 4000);
+
+    // Within one order, and from a place beyond the end of a file.
+    to.client.delete(DeleteRequest { ids: vec![sst_id_to_wire(sst_id(1))], lineage: 0 }).await.unwrap();
+    second_piece_fails(&from);
+    to.client.copy(copy_of(&meta, &[&from, &other])).await.unwrap();
+    assert_eq!((resumed(&to), to.files().len()), (1, 1));
+    let beyond = FetchRequest { id: sst_id_to_wire(sst_id(1)), offset: meta.file_bytes + 1 };
+    assert_eq!(error_of(to.client.fetch(beyond).await.unwrap_err()).kind, ErrorKind::Invalid);
+    // What is kept is gone with the server.
+    to.client.delete(DeleteRequest { ids: vec![sst_id_to_wire(sst_id(1))], lineage: 0 }).await.unwrap();
+    second_piece_fails(&from);
+    to.client.copy(copy_of(&meta, &[&from])).await.unwrap_err();
+    to.restart().await;
+    assert!(to.files().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_one_source_got_wrong_is_not_kept_when_another_one_has_all_of_it() {
+    let (mut bad, mut good, mut to) = (Node::start().await, Node::start().await, Node::start().await);
+    let noise =
+        |i: u64| (0..80).flat_map(|j| filter_hash(&(i * 80 + j).to_le_bytes()).to_le_bytes()).collect();
+    let model: Model = (0..4000u64).map(|i| (key(i), (noise(i), i, false))).collect();
+    let meta = bad.ingest(sst_id(1), &model).await.unwrap();
+    good.ingest(sst_id(1), &model).await.unwrap();
+    // Nobody has noticed yet.
+    let path = bad.config.data_dir.join(format!("{}.sst", sst_id(1)));
+    bad.vfs.flip_bit(&path, 1000, 3).unwrap();
+    let first = AtomicBool::new(true);
+    bad.vfs.fail_next(IoKind::Read, 1, Fault::Io, move |_| !first.swap(false, Relaxed));
+    to.client.copy(copy_of(&meta, &[&bad, &good])).await.unwrap();
+    assert_eq!(to.inventory().await, good.inventory().await);
+    assert_eq!(to.files().len(), 1);
 }

@@ -3,36 +3,36 @@
 use std::sync::Arc;
 
 use sextant_common::error::{Error, ErrorKind, Result};
-use sextant_common::ids::SstId;
 use sextant_common::sstable::CopyOrder;
 use sextant_environment::vfs::IoKind;
-use xxhash_rust::xxh3::Xxh3;
 
-use super::Piece;
+use super::arriving::{Arriving, Wanted};
 use crate::catalog::{Entry, Replace};
-use crate::data_dir::Temporary;
 use crate::progress::Progress;
 use crate::store::{Store, recorded};
-use crate::table::footer::{TRAILER_BYTES, UNHASHED_BYTES};
+use crate::table::footer::TRAILER_BYTES;
 use crate::upstream;
 
 /// Most addresses in one request: every server of a large tier.
 const SOURCES_MAX: usize = 64;
 
-/// What the file must be.
-#[derive(Clone, Copy, Debug)]
-struct Wanted {
-    id: SstId,
-    checksum: u64,
-    file_bytes: u64,
+/// A file on its way here. Given up half-way, for whatever reason, it is kept for the next order.
+struct Unfinished<'s> {
+    store: &'s Store,
+    file: Option<Arc<Arriving>>,
 }
 
-/// A file that is arriving.
-struct Incoming {
-    wanted: Wanted,
-    temporary: Temporary,
-    hasher: Xxh3,
-    received: u64,
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        if let Some(file) = self.file.take() {
+            self.store.broken_off.keep(file, self.store.env.clock.holder_ns());
+        }
+    }
+}
+
+/// What no other source would do better.
+fn is_of_this_server(error: &Error) -> bool {
+    matches!(error.kind, ErrorKind::Disk | ErrorKind::Stopping)
 }
 
 impl Store {
@@ -48,6 +48,7 @@ impl Store {
             let catalog = self.catalog.clone();
             self.disk(IoKind::Sync, move || catalog.ordered(id.partition, order)).await?;
         }
+        self.broken_off.forget_old(self.env.clock.holder_ns());
         if self.has(&wanted) {
             return Ok(());
         }
@@ -69,16 +70,21 @@ impl Store {
     async fn pull(self: &Arc<Self>, wanted: Wanted, sources: &[String], progress: &Progress) -> Result<()> {
         let _turn = self.copies.take().await?;
         let _room = self.jobs.copy().await?;
+        let mut unfinished = Unfinished { store: self, file: self.broken_off.take(wanted) };
         let mut failures = Vec::new();
         for source in sources {
             // Another copy may have finished while this one waited.
             if self.has(&wanted) {
+                unfinished.file = None;
                 return Ok(());
             }
-            match self.pull_from(wanted, source, progress).await {
+            match self.pull_from(wanted, source, &mut unfinished.file, progress).await {
                 Ok(()) => return Ok(()),
-                // This server's disk will not like another source better.
-                Err(e) if matches!(e.kind, ErrorKind::Disk | ErrorKind::Stopping) => return Err(e),
+                Err(e) if is_of_this_server(&e) => {
+                    unfinished.file = None;
+                    self.broken_off.forget_all();
+                    return Err(e);
+                }
                 Err(e) => failures.push(format!("{source}: {e}")),
             }
         }
@@ -86,61 +92,67 @@ impl Store {
         Err(Error::unavailable(format!("no source could give SSTable {id}: [{}]", failures.join("; "))))
     }
 
-    async fn pull_from(self: &Arc<Self>, wanted: Wanted, source: &str, progress: &Progress) -> Result<()> {
-        let mut pieces = upstream::fetch(&self.env.net, &self.config, source, wanted.id).await?;
-        let catalog = self.catalog.clone();
-        let begin = move || {
-            let temporary = catalog.create_temporary(wanted.id)?;
-            Ok(Incoming { wanted, temporary, hasher: Xxh3::new(), received: 0 })
-        };
-        let mut incoming = self.disk(IoKind::Write, begin).await?;
+    /// `file`: what is here of it; None afterwards: it is complete, or was no good.
+    async fn pull_from(
+        self: &Arc<Self>,
+        wanted: Wanted,
+        source: &str,
+        file: &mut Option<Arc<Arriving>>,
+        progress: &Progress,
+    ) -> Result<()> {
+        let went_on = file.is_some();
+        match self.pull_rest(wanted, source, file, progress).await {
+            // Perhaps what was here was no good, and this source is.
+            Err(e) if went_on && file.is_none() && !is_of_this_server(&e) => {
+                self.pull_rest(wanted, source, file, progress).await
+            }
+            done => done,
+        }
+    }
+
+    async fn pull_rest(
+        self: &Arc<Self>,
+        wanted: Wanted,
+        source: &str,
+        file: &mut Option<Arc<Arriving>>,
+        progress: &Progress,
+    ) -> Result<()> {
+        let offset = file.as_ref().map_or(0, |file| file.bytes());
+        let mut pieces = upstream::fetch(&self.env.net, &self.config, source, wanted.id, offset).await?;
         let mut next = pieces.next().await?;
+        // (An older server begins at the beginning.)
+        let goes_on = offset > 0 && next.as_ref().is_none_or(|piece| piece.offset == offset);
+        let arriving = match file.take().filter(|_| goes_on) {
+            Some(file) => {
+                self.metrics.copies_resumed.inc();
+                file
+            }
+            None => {
+                let catalog = self.catalog.clone();
+                let begin = move || Ok(Arriving::new(wanted, catalog.create_temporary(wanted.id)?));
+                self.disk(IoKind::Write, begin).await?
+            }
+        };
+        *file = Some(arriving.clone());
         while let Some(piece) = next {
-            let write = self.disk(IoKind::Write, move || incoming.write(&piece));
+            let arriving = arriving.clone();
+            let write = self.disk(IoKind::Write, move || arriving.write(&piece));
             let (written, received) = futures::join!(write, pieces.next());
-            incoming = written?;
-            progress.reached(incoming.received);
+            match written {
+                Ok(bytes) => progress.reached(bytes),
+                Err(e) => {
+                    *file = None;
+                    return Err(e);
+                }
+            }
             next = received?;
         }
+        *file = None;
         let catalog = self.catalog.clone();
         self.disk(IoKind::Sync, move || {
-            let temporary = incoming.complete()?;
+            let temporary = arriving.complete()?;
             catalog.install(temporary, Replace::With { checksum: wanted.checksum }).map(drop)
         })
         .await
-    }
-}
-
-impl Incoming {
-    fn write(mut self, piece: &Piece) -> Result<Self> {
-        let end = self.received.saturating_add(piece.data.len() as u64);
-        if piece.offset != self.received || end > self.wanted.file_bytes {
-            return Err(Error::corrupt("the source sent other bytes than were asked for"));
-        }
-        let hashed = self.wanted.file_bytes - UNHASHED_BYTES as u64;
-        let of_hashed = hashed.saturating_sub(self.received).min(piece.data.len() as u64);
-        self.hasher.update(&piece.data[..of_hashed as usize]);
-        self.temporary.file().write_all_at(&piece.data, self.received)?;
-        self.received = end;
-        Ok(self)
-    }
-
-    /// The file, verified and synced.
-    fn complete(self) -> Result<Temporary> {
-        let Wanted { id, checksum, file_bytes } = self.wanted;
-        if self.received != file_bytes {
-            return Err(Error::corrupt(format!(
-                "the source has {} bytes, expected {file_bytes}",
-                self.received
-            )));
-        }
-        let got = self.hasher.digest();
-        if got != checksum {
-            return Err(Error::corrupt(format!(
-                "SSTable {id}: checksum {got:#018x}, expected {checksum:#018x}"
-            )));
-        }
-        self.temporary.file().sync_data()?;
-        Ok(self.temporary)
     }
 }

@@ -12,17 +12,22 @@ use super::{PIECE_BYTES, Piece};
 use crate::store::Store;
 
 impl Store {
-    /// The file of a table, in order. A table that is known to be damaged is not given away.
+    /// The file of a table from `offset` on, in order. A table that is known to be damaged is not given away.
     pub async fn fetch(
         self: &Arc<Self>,
         id: SstId,
+        offset: u64,
     ) -> Result<impl Stream<Item = Result<Piece>> + Send + 'static> {
         let table = self.table(id)?;
         if table.is_damaged() {
             return Err(Error::corrupt(format!("SSTable {id} is damaged here")));
         }
+        let bytes = table.trailer().file_bytes;
+        if offset > bytes {
+            return Err(Error::invalid(format!("SSTable {id} has {bytes} bytes: none from {offset} on")));
+        }
         let turn = self.fetches.take().await?;
-        let start = (self.clone(), turn, 0u64);
+        let start = (self.clone(), turn, offset);
         Ok(stream::try_unfold(start, move |(store, turn, offset)| {
             let table = table.clone();
             async move {
