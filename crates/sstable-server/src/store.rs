@@ -29,6 +29,8 @@ pub const SCANS_MAX: usize = 4;
 pub struct Store {
     pub env: Env,
     pub config: SstServerConfig,
+    // (Dropped before the catalog, which lets go of the directory.)
+    pub broken_off: BrokenOff,
     pub catalog: Arc<Catalog>,
     pub metrics: Metrics,
     pub shutdown: Shutdown,
@@ -40,7 +42,6 @@ pub struct Store {
     pub scans: Turns,
     pub ingests: Turns,
     pub copies: Turns,
-    pub broken_off: BrokenOff,
     pub fetches: Turns,
     pub compactions: Turns,
     pub started_ns: u64,
@@ -126,6 +127,10 @@ pub async fn recorded<T>(
 ) -> Result<T> {
     let started_ns = store.env.clock.holder_ns();
     let result = work.await;
+    if matches!(&result, Err(e) if e.kind == ErrorKind::Disk) {
+        // It may be full.
+        store.broken_off.forget_all();
+    }
     let outcome = result.as_ref().map(bytes).map_err(|e| e.kind.name());
     metrics.record(outcome, store.elapsed_ns(started_ns));
     result

@@ -110,10 +110,10 @@ impl BrokenOff {
         kept.files.push((now_ns, file));
     }
 
-    /// What is here of such a file, unless something of an earlier order is still being written.
+    /// What is here of such a file, unless something of an earlier order is still being written, or waits to be.
     pub fn take(&self, wanted: Wanted) -> Option<Arc<Arriving>> {
         let files = &mut self.0.lock().files;
-        let is_it = |file: &Arriving| file.wanted == wanted && file.so_far.try_lock().is_some();
+        let is_it = |file: &Arc<Arriving>| file.wanted == wanted && Arc::strong_count(file) == 1;
         let at = files.iter().position(|(_, file)| is_it(file))?;
         Some(files.remove(at).1)
     }
@@ -243,9 +243,9 @@ mod tests {
         let (kept, wanted) = (BrokenOff::default(), wanted(1, &contents));
         let file = directory.begun(wanted);
         kept.keep(file.clone(), 1000);
-        let writing = file.so_far.lock();
+        // (`file`: what writes has it.)
         assert!(kept.take(wanted).is_none());
-        drop(writing);
+        drop(file);
         assert!(kept.take(wanted).is_some());
     }
 }

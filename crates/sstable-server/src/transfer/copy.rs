@@ -82,7 +82,6 @@ impl Store {
                 Ok(()) => return Ok(()),
                 Err(e) if is_of_this_server(&e) => {
                     unfinished.file = None;
-                    self.broken_off.forget_all();
                     return Err(e);
                 }
                 Err(e) => failures.push(format!("{source}: {e}")),
