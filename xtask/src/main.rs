@@ -24,8 +24,7 @@ usage: cargo xtask <command>
                       deny     what we depend on: licences, sources, bans, advisories, by deny.toml
                       clippy   lints, as errors
                       test     all tests
-  test [--at-a-time N]
-                    all tests, one program at a time, or N: quicker, but they may get in each other's way
+  test              all tests, as many programs at a time as there are cores
   fix               format, and let clippy mend what it can
   chaos [option..]  break a cluster of real processes under load, and check every answer; --help: options
   failover [option..]
@@ -113,11 +112,7 @@ fn main() -> ExitCode {
         ["fuzz", ref arguments @ ..] => fuzz::fuzz(arguments),
         ["instructions"] => instructions::check(false),
         ["instructions", "--update"] => instructions::check(true),
-        ["test"] => suites::run(Path::new(root()), &target(), 1),
-        ["test", "--at-a-time", lanes] => match lanes.parse() {
-            Ok(lanes) if lanes > 0 => suites::run(Path::new(root()), &target(), lanes),
-            _ => Err(USAGE.to_owned()),
-        },
+        ["test"] => suites::run(Path::new(root()), &target()),
         ["deny"] => deny::check(),
         ["metrics", ref options @ ..] => metrics::write(options),
         ["seeing"] => seeing::check(),

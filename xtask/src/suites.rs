@@ -1,4 +1,5 @@
-//! All tests. What a program prints comes in one piece, in the form of `cargo test`, when it has ended.
+//! All tests, as many programs at a time as there are cores: most of them wait for clusters of their own.
+//! What a program prints comes in one piece, in the form of `cargo test`, when it has ended.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -13,9 +14,8 @@ enum Tests {
     Documentation,
 }
 
-/// Builds them and runs them all, also after one has failed. `lanes`: so many programs at a time. (Each looks for free ports for
-/// its clusters, and does not know of those that another one was given and does not listen on yet: with several, tests may fail.)
-pub fn run(root: &Path, target: &Path, lanes: usize) -> Result<(), String> {
+/// Builds them and runs them all, also after one has failed.
+pub fn run(root: &Path, target: &Path) -> Result<(), String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut waiting = build(Command::new(&cargo).current_dir(root))?;
     // The largest first: they start clusters, and nothing should be left to wait for at the end but what is short.
@@ -25,6 +25,7 @@ pub fn run(root: &Path, target: &Path, lanes: usize) -> Result<(), String> {
     // Of programs that are at it.
     let logs = target.join("tests");
     std::fs::create_dir_all(&logs).map_err(|e| format!("xtask: {}: {e}", logs.display()))?;
+    let lanes = thread::available_parallelism().map_or(1, usize::from);
     thread::scope(|scope| {
         for lane in 0..lanes {
             let (waiting, failed, cargo) = (&waiting, &failed, &cargo);

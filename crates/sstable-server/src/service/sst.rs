@@ -13,7 +13,6 @@ use sextant_common::sstable::OrderNumber;
 use sextant_environment::env::{Party, status_of};
 use sextant_environment::freight::Freight;
 use sextant_environment::room::Share;
-use sextant_environment::shutdown::Shutdown;
 use sextant_environment::vfs::IoKind;
 use sextant_proto::convert::{sst_id_from_wire, sst_id_to_wire};
 use sextant_proto::v1::sst_server::Sst;
@@ -62,19 +61,11 @@ impl SstService {
         &self,
         stream: impl futures::Stream<Item = Result<T, Status>> + Send + 'static,
     ) -> BoxStream<'static, Result<T, Status>> {
-        let going = Some((stream.boxed(), self.store.shutdown.clone()));
-        let next = |going: Option<(BoxStream<'static, _>, Shutdown)>| async move {
-            let (mut stream, mut shutdown) = going?;
-            tokio::select! {
-                biased;
-                () = shutdown.wait() => {
-                    let stopping = Error::new(ErrorKind::Stopping, "the server is stopping");
-                    Some((Err(status_of(stopping)), None))
-                }
-                next = stream.next() => Some((next?, Some((stream, shutdown)))),
-            }
-        };
-        futures::stream::unfold(going, next).boxed()
+        let shutdown = self.store.shutdown.clone();
+        let stopping = || status_of(Error::new(ErrorKind::Stopping, "the server is stopping"));
+        let end = async move { shutdown.is_triggered().then(|| Err(stopping())) };
+        let end = futures::stream::once(end).filter_map(std::future::ready);
+        self.until_shutdown(stream).chain(end).boxed()
     }
 }
 

@@ -21,13 +21,23 @@ pub(super) fn copy_of(meta: &SstMeta, sources: &[&Node]) -> CopyRequest {
     }
 }
 
+/// What makes a file of several pieces.
+fn several_pieces() -> Model {
+    let noise =
+        |i: u64| (0..80).flat_map(|j| filter_hash(&(i * 80 + j).to_le_bytes()).to_le_bytes()).collect();
+    (0..4000u64).map(|i| (key(i), (noise(i), i, false))).collect()
+}
+
+/// The disk fails after the first piece that it gives.
+fn second_piece_fails(node: &Node) {
+    let first = AtomicBool::new(true);
+    node.vfs.fail_next(IoKind::Read, 1, Fault::Io, move |_| !first.swap(false, Relaxed));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_copy_is_the_same_file_and_durable() {
     let (mut from, mut to, empty) = (Node::start().await, Node::start().await, Node::start().await);
-    // Several chunks.
-    let noise =
-        |i: u64| (0..80).flat_map(|j| filter_hash(&(i * 80 + j).to_le_bytes()).to_le_bytes()).collect();
-    let model: Model = (0..4000u64).map(|i| (key(i), (noise(i), i, false))).collect();
+    let model = several_pieces();
     let meta = from.ingest(sst_id(1), &model).await.unwrap();
     assert!(meta.file_bytes > 2 << 20);
     // The first source does not have it; one that does not exist is passed over too.
@@ -107,17 +117,10 @@ async fn an_older_order_releases_nothing() {
 async fn a_copy_goes_on_where_it_broke_off_with_whoever_has_the_rest() {
     let (mut from, mut other) = (Node::start().await, Node::start().await);
     let mut to = Node::with(FaultyVfs::new(7), |c| c.copies_max = 1).await;
-    let noise =
-        |i: u64| (0..80).flat_map(|j| filter_hash(&(i * 80 + j).to_le_bytes()).to_le_bytes()).collect();
-    let model: Model = (0..4000u64).map(|i| (key(i), (noise(i), i, false))).collect();
+    let model = several_pieces();
     let meta = from.ingest(sst_id(1), &model).await.unwrap();
     other.ingest(sst_id(1), &model).await.unwrap();
     let resumed = |node: &Node| node.server.as_ref().unwrap().store().metrics.copies_resumed.get();
-    // Of the first source, the disk fails after the first piece.
-    let second_piece_fails = |node: &Node| {
-        let first = AtomicBool::new(true);
-        node.vfs.fail_next(IoKind::Read, 1, Fault::Io, move |_| !first.swap(false, Relaxed));
-    };
     second_piece_fails(&from);
     let error = error_of(to.client.copy(copy_of(&meta, &[&from])).await.unwrap_err());
     assert_eq!((error.kind, resumed(&to)), (ErrorKind::Unavailable, 0), "{error}");
@@ -149,16 +152,13 @@ async fn a_copy_goes_on_where_it_broke_off_with_whoever_has_the_rest() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_one_source_got_wrong_is_not_kept_when_another_one_has_all_of_it() {
     let (mut bad, mut good, mut to) = (Node::start().await, Node::start().await, Node::start().await);
-    let noise =
-        |i: u64| (0..80).flat_map(|j| filter_hash(&(i * 80 + j).to_le_bytes()).to_le_bytes()).collect();
-    let model: Model = (0..4000u64).map(|i| (key(i), (noise(i), i, false))).collect();
+    let model = several_pieces();
     let meta = bad.ingest(sst_id(1), &model).await.unwrap();
     good.ingest(sst_id(1), &model).await.unwrap();
     // Nobody has noticed yet.
     let path = bad.config.data_dir.join(format!("{}.sst", sst_id(1)));
     bad.vfs.flip_bit(&path, 1000, 3).unwrap();
-    let first = AtomicBool::new(true);
-    bad.vfs.fail_next(IoKind::Read, 1, Fault::Io, move |_| !first.swap(false, Relaxed));
+    second_piece_fails(&bad);
     to.client.copy(copy_of(&meta, &[&bad, &good])).await.unwrap();
     assert_eq!(to.inventory().await, good.inventory().await);
     assert_eq!(to.files().len(), 1);

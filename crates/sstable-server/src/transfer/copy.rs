@@ -48,7 +48,6 @@ impl Store {
             let catalog = self.catalog.clone();
             self.disk(IoKind::Sync, move || catalog.ordered(id.partition, order)).await?;
         }
-        self.broken_off.forget_old(self.env.clock.holder_ns());
         if self.has(&wanted) {
             return Ok(());
         }
