@@ -27,6 +27,18 @@ impl Report {
         Self { code: output.status.code(), document }
     }
 
+    /// Again, if something was too slow for it.
+    fn in_time(files: &[&Path], is_in_time: impl Fn(&Self) -> bool) -> Self {
+        let mut report = Self::of(files);
+        for _ in 0..5 {
+            if is_in_time(&report) {
+                break;
+            }
+            report = Self::of(files);
+        }
+        report
+    }
+
     fn checks(&self) -> impl Iterator<Item = (&str, &str, &str)> {
         let checks = self.document["checks"].as_array().unwrap();
         checks.iter().map(|check| {
@@ -147,7 +159,10 @@ async fn beside_a_cluster_it_knows_who_runs_and_asks_the_others() {
     let cluster = DevCluster::start(Env::real(), options).await.unwrap();
     let file = |name: &str| dir.path().join("config").join(name);
     let files = [file("memtable-1.toml"), file("sstable-1.toml"), file("pnode-1.toml")];
-    let report = Report::of(&[&files[0], &files[1], &files[2]]);
+    let report = Report::in_time(&[&files[0], &files[1], &files[2]], |report| {
+        let about = |subject: &str| subject.starts_with("port ") || subject.contains(" of ");
+        report.checks().all(|(verdict, subject, _)| !about(subject) || verdict == "ok")
+    });
     let ours = format!("(version {})", env!("CARGO_PKG_VERSION"));
     for (verdict, subject, reason) in report.checks().filter(|(_, subject, _)| subject.starts_with("port ")) {
         assert!(
@@ -170,11 +185,12 @@ async fn beside_a_cluster_it_knows_who_runs_and_asks_the_others() {
     let id = &cluster.cluster_config().id;
     let another = file("memtable-another.toml");
     std::fs::write(&another, text.replace(&format!("id = {id:?}"), "id = \"another\"")).unwrap();
-    let report = Report::of(&[&another]);
+    let http = cluster.http(sextant_dev_cluster::Role::Memtable, 0).unwrap();
+    let port = format!("port {http}");
+    let report = Report::in_time(&[&another], |report| report.found(&port).1.contains("of cluster"));
     assert_eq!(report.code, Some(1), "{}", report.document);
     assert_eq!(report.found("server of memtable-2").0, "bad", "{}", report.document);
-    let http = cluster.http(sextant_dev_cluster::Role::Memtable, 0).unwrap();
-    let (verdict, reason) = report.found(&format!("port {http}"));
+    let (verdict, reason) = report.found(&port);
     assert!(verdict == "bad" && reason.contains(&format!("of cluster {id:?}")), "{reason}");
     cluster.shutdown().await.unwrap();
 }

@@ -213,11 +213,16 @@ impl Cluster {
     }
 
     pub async fn start_memtable(&mut self, i: usize) {
-        self.dev.relaunch(Role::Memtable, i).await.expect("the memtable server starts");
+        self.relaunch(Role::Memtable, i).await;
     }
 
     pub async fn start_sstable(&mut self, i: usize) {
-        self.dev.relaunch(Role::Sstable, i).await.expect("the sstable server starts");
+        self.relaunch(Role::Sstable, i).await;
+    }
+
+    /// (On a busy machine the one that was stopped may hold its directories a little longer.)
+    async fn relaunch(&mut self, role: Role, i: usize) {
+        eventually("the server starts", async || self.dev.relaunch(role, i).await.ok()).await;
     }
 
     /// Stops the first three servers of both tiers, and starts them again.

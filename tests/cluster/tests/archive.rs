@@ -337,8 +337,7 @@ async fn a_gap_and_a_load_are_told_and_refused_until_the_next_backup() {
         }
         c.maintain(Maintenance::Flush, "").await;
         let reader = operator.log_reader().await.unwrap();
-        let mut pages = reader.follow(partition, Some(end)).await.unwrap();
-        match pages.next().await.unwrap() {
+        match answer(&reader, Some(end)).await {
             LogAnswer::Gone { .. } => Some(()),
             LogAnswer::Page(_) => None,
         }
@@ -385,23 +384,29 @@ async fn a_gap_and_a_load_are_told_and_refused_until_the_next_backup() {
     c.shutdown().await;
 }
 
+/// What is known of the log after a position, as soon as a leader answers.
+async fn answer(reader: &LogReader, after: Option<LogPosition>) -> LogAnswer {
+    eventually("the log is read", async || reader.follow(PartitionId(0), after).await.ok()?.next().await.ok())
+        .await
+}
+
 /// All that a partition's log has written after a position, up to the first write of a key.
 async fn written(reader: &LogReader, after: LogPosition, last: &str) -> Vec<String> {
-    let mut pages = reader.follow(PartitionId(0), Some(after)).await.unwrap();
-    let mut keys = Vec::new();
+    let (mut keys, mut after) = (Vec::new(), after);
     loop {
-        let LogAnswer::Page(page) = pages.next().await.unwrap() else { panic!("it is gone") };
+        let LogAnswer::Page(page) = answer(reader, Some(after)).await else { panic!("it is gone") };
         for group in &page.groups {
             keys.extend(group.records().map(|(_, record)| String::from_utf8(record.key.to_vec()).unwrap()));
         }
         if keys.iter().any(|key| key == last) {
             return keys;
         }
+        after = page.to;
     }
 }
 
 async fn first(reader: &LogReader) -> LogPosition {
-    match reader.follow(PartitionId(0), None).await.unwrap().next().await.unwrap() {
+    match answer(reader, None).await {
         LogAnswer::Gone { first, .. } => first,
         LogAnswer::Page(page) => panic!("nobody asked for {page:?}"),
     }
@@ -435,7 +440,7 @@ async fn what_a_leader_does_not_know_since_it_was_started_again_another_replica_
     assert_eq!(written(&reader, begin, "last").await, expected);
     // What never was in the log is in no replica's.
     let other = LogPosition { term: 1 << 40, index: begin.index + 3 };
-    let answer = reader.follow(PartitionId(0), Some(other)).await.unwrap().next().await.unwrap();
+    let answer = answer(&reader, Some(other)).await;
     assert!(matches!(answer, LogAnswer::Gone { .. }), "{answer:?}");
     c.shutdown().await;
 }

@@ -7,6 +7,7 @@ use sextant_pnode::{Operation, ReadOptions, WriteOptions};
 use sextant_proto::v1;
 use sextant_proto::v1::kv_client::KvClient;
 use sextant_tests::cluster::{Cluster, Maintenance, Options};
+use sextant_tests::eventually;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -28,8 +29,11 @@ async fn what_one_front_end_acknowledges_the_other_shows_at_once() {
     assert!(!exists);
     // And over gRPC.
     let channel = grpc_channel(&c.env.net, &c.pnode(1).grpc_addr().to_string());
-    let mut kv = KvClient::new(channel);
-    let got = kv.get(v1::KvGetRequest { key: "k5".into(), ..Default::default() }).await.unwrap().into_inner();
+    let got = eventually("a read over gRPC", async || {
+        let get = v1::KvGetRequest { key: "k5".into(), ..Default::default() };
+        Some(KvClient::new(channel.clone()).get(get).await.ok()?.into_inner())
+    })
+    .await;
     assert_eq!((got.found, &got.value[..]), (true, &b"5"[..]));
     c.shutdown().await;
 }

@@ -10,13 +10,15 @@ use futures::future::join_all;
 use sextant_common::error::{Error, ErrorKind};
 use sextant_common::ids::PartitionId;
 use sextant_common::key::filter_hash;
-use sextant_environment::env::grpc_channel;
+use sextant_environment::env::{error_of, grpc_channel};
 use sextant_pnode::{Operation, PNode, ReadOptions, ScanRange, WriteOptions};
 use sextant_proto::v1;
 use sextant_proto::v1::kv_client::KvClient;
 use sextant_tests::cluster::{Cluster, Maintenance, Options};
-use sextant_tests::eventually;
+use sextant_tests::{PATIENCE, eventually};
 
+/// What is certainly lost is told after this time; everything else has all the time that there is.
+const SOON_MS: u64 = 3000;
 const KEYS: u64 = 600;
 /// Some keys that are certainly in the first block.
 const IN_FIRST_BLOCK: usize = 6;
@@ -34,7 +36,7 @@ fn options() -> Options {
         },
         pnode_config: |config| {
             config.cache_bytes = 0;
-            config.default_deadline_ms = 3000;
+            config.default_deadline_ms = SOON_MS;
         },
         ..Options::default()
     }
@@ -52,12 +54,17 @@ struct Flushed {
     keys: Vec<String>,
 }
 
+async fn write(pnode: &PNode, ops: Vec<Operation>) {
+    let patient = WriteOptions { deadline: Some(PATIENCE), ..WriteOptions::default() };
+    assert!(pnode.write(ops, patient).await.unwrap().applied);
+}
+
 async fn start() -> (Cluster, Flushed) {
     let c = Cluster::start(options()).await;
     let keys: Vec<String> = (0..KEYS).map(|i| format!("key{i:05}")).collect();
     for chunk in keys.chunks(50) {
         let ops = chunk.iter().map(|key| Operation::put("default", key.clone(), value(key))).collect();
-        assert!(c.pnode(0).local().write(ops, WriteOptions::default()).await.unwrap().applied);
+        write(c.pnode(0).local(), ops).await;
     }
     c.maintain(Maintenance::Flush, "").await;
     let leader = c.leader(0).await;
@@ -141,7 +148,8 @@ async fn is_sound(c: &Cluster, server: usize, id: &str) -> serde_json::Value {
 }
 
 async fn get(pnode: &PNode, key: &str) -> sextant_common::Result<Option<Bytes>> {
-    let record = pnode.get("default", key.as_bytes(), ReadOptions::default()).await?;
+    let patient = ReadOptions { deadline: Some(PATIENCE), ..ReadOptions::default() };
+    let record = pnode.get("default", key.as_bytes(), patient).await?;
     Ok(record.map(|r| r.value))
 }
 
@@ -226,7 +234,9 @@ async fn damage_is_found_at_a_restart_and_repaired() {
         }
         // A filter is a function of the keys, so it needs no other replica.
         let copies = if matches!(damage, Damage::Filter) { 0 } else { 1 };
-        assert_eq!(status["done"]["copies"], copies, "{status}");
+        // (A leader that is new may order it once more.)
+        let copied = status["done"]["copies"].as_u64().unwrap();
+        assert_eq!(copied.min(1), copies, "{status}");
         assert_same_file(&c, victim, healthy, &table.id);
         assert_answers_alone(&mut c, victim, &table.keys).await;
     }
@@ -277,33 +287,41 @@ async fn assert_lost_through(c: &Cluster, pnode: usize, table: &Flushed) {
         let named = error.message.contains(&table.id) && error.message.contains("offset 0:");
         assert!(named && error.kind == ErrorKind::Corrupt, "{error}");
     };
-    let gets = async {
-        let gets = join_all(table.keys[..IN_FIRST_BLOCK].iter().map(|key| get(engine, key))).await;
-        gets.into_iter().for_each(|outcome| names_the_place(&outcome.unwrap_err()));
-    };
+    // (On a busy machine its time may be over before anything was found out.)
+    let is_late = |kind| matches!(kind, ErrorKind::Unavailable | ErrorKind::OutcomeUnknown);
+    let is_told = |error: Error| (!is_late(error.kind)).then(|| names_the_place(&error));
+    let gets = join_all(table.keys[..IN_FIRST_BLOCK].iter().map(|key| {
+        eventually("a read fails", async move || {
+            let read = engine.get("default", key.as_bytes(), ReadOptions::default()).await;
+            is_told(read.unwrap_err())
+        })
+    }));
     // Whether the record exists is not known, so no condition about it is decided.
-    let insert = async {
+    let insert = eventually("an insert fails", async || {
         let insert = vec![Operation::insert("default", key.clone(), "new")];
-        names_the_place(&engine.write(insert, WriteOptions::default()).await.unwrap_err());
-    };
-    let scan = async {
+        is_told(engine.write(insert, WriteOptions::default()).await.unwrap_err())
+    });
+    let scan = eventually("a scan fails", async || {
         let mut scan = engine.scan("default", ScanRange::prefix("key"));
         loop {
             match scan.next_page().await.expect("the scan cannot come to an end") {
                 Ok(page) => assert!(page.records.iter().all(|(key, r)| r.value == value(text(key)))),
-                Err(error) => break names_the_place(&error),
+                Err(error) => break is_told(error),
             }
         }
-    };
-    let grpc = async {
+    });
+    let grpc = eventually("a read over gRPC fails", async || {
         let mut kv = KvClient::new(grpc_channel(&c.env.net, &pnode.grpc_addr().to_string()));
         let request = v1::KvGetRequest { key: key.clone().into(), ..Default::default() };
-        assert_eq!(kv.get(request).await.unwrap_err().code(), tonic::Code::DataLoss);
-    };
-    let resp = async {
+        let status = kv.get(request).await.unwrap_err();
+        let is_told = !is_late(error_of(status.clone()).kind);
+        is_told.then(|| assert_eq!(status.code(), tonic::Code::DataLoss, "{status}"))
+    });
+    let resp = eventually("GET fails", async || {
         let told = redis::cmd("GET").arg(key).query_async::<Option<String>>(&mut redis).await.unwrap_err();
-        assert_eq!(told.code(), Some("CORRUPT"), "{told}");
-    };
+        let is_told = told.code() != Some("CLUSTERDOWN");
+        is_told.then(|| assert_eq!(told.code(), Some("CORRUPT"), "{told}"))
+    });
     tokio::join!(gets, insert, scan, grpc, resp);
 }
 
@@ -330,8 +348,7 @@ async fn what_is_damaged_on_every_replica_is_a_clear_error_and_everything_else_g
     assert_reads(&c, &table.keys[IN_OTHER_BLOCKS..]).await;
     // Something new takes the place of what was lost.
     let overwritten = table.keys[0].clone();
-    let put = vec![Operation::put("default", overwritten.clone(), "new")];
-    c.pnode(0).local().write(put, WriteOptions::default()).await.unwrap();
+    write(c.pnode(0).local(), vec![Operation::put("default", overwritten.clone(), "new")]).await;
     for pnode in c.pnodes() {
         assert_eq!(get(pnode.local(), &overwritten).await.unwrap(), Some("new".into()));
     }
@@ -354,8 +371,7 @@ async fn a_compaction_reads_around_damage() {
     let (c, table) = start().await;
     let mut expected: BTreeMap<String, Bytes> = table.keys.iter().map(|k| (k.clone(), value(k))).collect();
     for key in table.keys.iter().step_by(7) {
-        let put = vec![Operation::put("default", key.clone(), "new")];
-        c.pnode(1).local().write(put, WriteOptions::default()).await.unwrap();
+        write(c.pnode(1).local(), vec![Operation::put("default", key.clone(), "new")]).await;
         expected.insert(key.clone(), "new".into());
     }
     c.maintain(Maintenance::Flush, "").await;

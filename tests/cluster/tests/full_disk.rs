@@ -80,7 +80,7 @@ async fn write_until_refused(c: &Cluster, partition: u32, from: usize) -> (Vec<S
         let key = key(partition, i);
         match put(c, i, &key, IMPATIENT).await {
             Ok(()) => acknowledged.push(key),
-            Err(e) if is_stall(e.kind) => {}
+            Err(e) if is_stall(&e) => {}
             Err(e) => return (acknowledged, e),
         }
     }
@@ -88,8 +88,10 @@ async fn write_until_refused(c: &Cluster, partition: u32, from: usize) -> (Vec<S
 }
 
 /// The answer was late: it says nothing about the write.
-fn is_stall(kind: ErrorKind) -> bool {
-    matches!(kind, ErrorKind::OutcomeUnknown | ErrorKind::Unavailable)
+fn is_stall(e: &Error) -> bool {
+    let is_late = || ["before it", "deadline passed"].iter().any(|why| e.message.contains(why));
+    let is_unknown = matches!(e.kind, ErrorKind::OutcomeUnknown | ErrorKind::Unavailable);
+    is_unknown || e.kind == ErrorKind::Overloaded && is_late()
 }
 
 fn assert_says_no_space(error: &Error) {
@@ -138,19 +140,23 @@ async fn a_full_sstable_server_is_left_out_and_catches_up() {
     }
     c.maintain(Maintenance::Freeze, "").await;
     for at in 0..PARTITIONS {
-        let error = eventually("a flush has failed", async || {
+        eventually("a flush has failed for lack of space", async || {
             let status = partition(&c, at).await;
-            let errors = status["memtables"].as_array()?.iter().filter_map(|t| t["flush_error"].as_str());
-            errors.map(str::to_owned).next()
+            let mut errors = status["memtables"].as_array()?.iter().filter_map(|t| t["flush_error"].as_str());
+            // (The first to fail may have failed for another reason, on a busy machine.)
+            let is_this = |error: &&str| error.contains("1 of 2 replicas") && error.contains("No space left");
+            errors.find(is_this).map(drop)
         })
         .await;
-        assert!(error.contains("1 of 2 replicas") && error.contains("No space left"), "{error}");
     }
     all_there(&c, &acknowledged).await;
     for server in 0..2 {
-        let files = c.sstable_disk(server).list("/disk".as_ref()).unwrap();
-        let parts: Vec<_> = files.iter().filter(|f| f.extension().is_some_and(|e| e == "tmp")).collect();
-        assert!(parts.len() <= 2, "at most what is being tried now: {parts:?}");
+        eventually("there is at most what is being tried now", async || {
+            let files = c.sstable_disk(server).list("/disk".as_ref()).unwrap();
+            let parts = files.iter().filter(|f| f.extension().is_some_and(|e| e == "tmp")).count();
+            (parts <= 2).then_some(())
+        })
+        .await;
     }
     // Space comes back: nobody has to do anything.
     for server in 0..2 {
@@ -189,20 +195,45 @@ async fn a_full_sstable_server_is_left_out_and_catches_up() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_memtable_server_without_space_for_its_log_refuses_what_it_leads_and_follows_later() {
     let mut c = Cluster::start(options(2)).await;
-    let full = c.leader(0).await;
     let mut acknowledged = put_all(&c, 0, 0..5).await;
     acknowledged.extend(put_all(&c, 1, 0..5).await);
-    c.memtable_disk(full).set_capacity(Some(c.memtable_disk(full).used_bytes()));
-    let (more, error) = write_until_refused(&c, 0, 100).await;
-    acknowledged.extend(more);
-    assert_says_no_space(&error);
-    let status = partition(&c, 0).await;
-    assert_eq!(status["writes"], "refused", "{status}");
-    assert!(status["writes_why"].as_str().unwrap().contains("no space left"), "{status}");
+    let mut at = 100;
+    let full = eventually("the server that leads has no space left", async || {
+        for i in 0..3 {
+            c.memtable_disk(i).set_capacity(None);
+        }
+        let full = c.leader(0).await;
+        c.memtable_disk(full).set_capacity(Some(c.memtable_disk(full).used_bytes()));
+        for _ in 0..LOG_BYTES / VALUE_BYTES {
+            // On a busy machine another may lead meanwhile, which has space.
+            if c.leader(0).await != full {
+                return None;
+            }
+            at += 1;
+            let key = key(0, at);
+            match put(&c, at, &key, IMPATIENT).await {
+                Ok(()) => acknowledged.push(key),
+                Err(e) if is_stall(&e) => {}
+                Err(e) => {
+                    assert_says_no_space(&e);
+                    let status = partition(&c, 0).await;
+                    let why = status["writes_why"].as_str().unwrap_or_default();
+                    let is_told = status["writes"] == "refused" && why.contains("no space left");
+                    return is_told.then_some(full);
+                }
+            }
+        }
+        assert_ne!(c.leader(0).await, full, "more was written than there was room for");
+        None
+    })
+    .await;
     // The partition that it follows goes on without it.
     if c.leader(1).await != full {
         acknowledged.extend(put_all(&c, 1, 100..300).await);
-        assert_eq!(partition(&c, 1).await["writes"], "taken");
+        eventually("it takes writes", async || {
+            (c.leader(1).await == full || partition(&c, 1).await["writes"] == "taken").then_some(())
+        })
+        .await;
     }
     all_there(&c, &acknowledged).await;
     assert_nobody_ended(&c);
@@ -246,7 +277,7 @@ async fn memtable_servers_that_filled_up_together_still_elect_and_serve_reads() 
     }
     let error = eventually("the write is refused", async || {
         let refused = put(&c, 0, &key(0, 900), IMPATIENT).await.expect_err("there is no room");
-        (!is_stall(refused.kind)).then_some(refused)
+        (!is_stall(&refused)).then_some(refused)
     })
     .await;
     assert_says_no_space(&error);

@@ -64,11 +64,17 @@ async fn objects_are_the_same_at_every_p_node_and_in_every_tier() {
     assert_eq!(all, BTreeMap::from([("new".into(), 1)]), "nothing of what was deleted is back");
     // Others are told that it is no value.
     let channel = grpc_channel(&c.env.net, &c.pnode(1).grpc_addr().to_string());
-    let mut kv = KvClient::new(channel);
-    let refused = kv.get(v1::KvGetRequest { key: "h2".into(), ..Default::default() }).await.unwrap_err();
-    assert!(refused.message().contains("hash"), "{refused}");
+    let refused = async |get: v1::KvGetRequest| {
+        sextant_tests::eventually("a read is refused", async || {
+            let refused = KvClient::new(channel.clone()).get(get.clone()).await.unwrap_err();
+            (refused.code() != tonic::Code::Unavailable).then_some(refused)
+        })
+        .await
+    };
+    let hash = refused(v1::KvGetRequest { key: "h2".into(), ..Default::default() }).await;
+    assert!(hash.message().contains("hash"), "{hash}");
     let hidden = v1::KvGetRequest { table: ELEMENTS.into(), key: "h2".into(), ..Default::default() };
-    assert_eq!(kv.get(hidden).await.unwrap_err().code(), tonic::Code::PermissionDenied);
+    assert_eq!(refused(hidden).await.code(), tonic::Code::PermissionDenied);
     c.shutdown().await;
 }
 
@@ -191,8 +197,14 @@ async fn what_objects_leave_behind_is_swept_and_nothing_else() {
     })
     .await;
     let _: () = second.hset("expired", "new", 1).await.unwrap();
-    assert_eq!(c.pnode(1).sweep().await.unwrap(), 60);
-    assert_eq!(elements(&c).await, 31);
+    // (On a busy machine a p-node may have begun by itself, and claimed a partition.)
+    let swept = c.pnode(1).sweep().await.unwrap();
+    assert!(swept <= 60, "{swept}");
+    if swept == 60 {
+        assert_eq!(elements(&c).await, 31);
+    } else {
+        sextant_tests::eventually("all is swept", async || (elements(&c).await == 31).then_some(())).await;
+    }
     assert_eq!((first.hlen("stays").await, first.hlen("expired").await), (Ok(30), Ok(1)));
     let _: () = second.del("stays").await.unwrap();
     assert_eq!(c.pnode(0).sweep().await.unwrap(), 0, "somebody has just done so");

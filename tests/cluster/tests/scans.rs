@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
-use sextant_client::Client;
+use sextant_client::{Client, ClientOptions};
 use sextant_common::ids::PartitionId;
 use sextant_common::manifest::{OptionsChange, TableOptions};
 use sextant_pnode::{Operation, PNode, ReadOptions, ScanRange, WriteOptions};
 use sextant_tests::cluster::{Cluster, Maintenance, Options};
-use sextant_tests::eventually;
+use sextant_tests::{PATIENCE, eventually};
 
 async fn write(pnode: &PNode, op: Operation) {
     assert!(pnode.write(vec![op], WriteOptions::default()).await.unwrap().applied);
@@ -136,7 +136,9 @@ async fn every_page_is_one_published_state_while_writes_flushes_and_compactions_
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn filters_that_know_how_keys_begin_change_no_answer() {
     let mut c = Cluster::start(Options { partitions: 2, ..Options::default() }).await;
-    let client = Client::connect(c.pnode(0).grpc_addr().to_string().as_str()).await.unwrap();
+    let patient = ClientOptions { deadline: PATIENCE, ..ClientOptions::default() };
+    let addrs = vec![c.pnode(0).grpc_addr().to_string()];
+    let client = Client::connect_in(c.env.clone(), addrs, patient).await.unwrap();
     client.create_table("t", &TableOptions::default()).await.unwrap();
     let mut model = BTreeMap::new();
     for round in 0..6u64 {

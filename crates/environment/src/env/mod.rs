@@ -182,9 +182,8 @@ mod tests {
             let bound = Env::real().net.bind(addr.to_owned(), Door::Members).await;
             cannot_listen("listen", &bound.err().unwrap())
         };
-        let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let holder = Env::real().net.bind(taken.to_string(), Door::Members).await.unwrap();
-        let in_use = listen(&taken.to_string()).await;
+        let holder = Env::real().net.bind("127.0.0.1:0".into(), Door::Members).await.unwrap();
+        let in_use = listen(&holder.local_addr().unwrap().to_string()).await;
         assert!(in_use.kind == ErrorKind::Unavailable && in_use.message.starts_with("listen: "), "{in_use}");
         // An address for documentation: no host has it.
         assert_eq!(listen("192.0.2.1:0").await.kind, ErrorKind::Unavailable);

@@ -132,7 +132,7 @@ mod tests {
             missed: Arc::default(),
         };
         let missed = || net.missed.lock().values().flat_map(|missed| missed.why.clone()).collect::<Vec<_>>();
-        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+        let free = crate::env::free_addrs(&crate::Env::real(), 1).await.unwrap().remove(0);
         let connect = || net.connect(free.clone(), Whom::Host);
         assert!(connect().await.is_err() && missed()[0].contains("refused"), "{:?}", missed());
         let first_ns = net.missed.lock()[&free].told_ns;

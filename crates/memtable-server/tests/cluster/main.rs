@@ -78,10 +78,8 @@ async fn a_lost_leader_is_replaced_and_nothing_acknowledged_is_lost() {
 async fn a_retry_under_the_same_session_and_number_takes_effect_once() {
     let mut c = Cluster::start(1).await;
     c.create_table(0).await;
+    c.open_session(77).await;
     let leader = c.leader(0).await;
-    let open = v1::OpenSessionRequest { partition: 0, session: 77 };
-    let opened = c.rows(leader).open_session(open).await.unwrap().into_inner();
-    assert_eq!(opened.status(), v1::WriteStatus::WriteOk);
     let base = v1::Base { manifest_version: u64::MAX, ..Default::default() };
     let insert = |number| {
         let mut request = put(0, "k", "v");
@@ -122,12 +120,7 @@ async fn answers_that_wrote_nothing_do_not_hold_the_log() {
     };
     let c = Cluster::start_with(1, tuning).await;
     c.create_table(0).await;
-    let leader = c.leader(0).await;
-    let open = v1::OpenSessionRequest { partition: 0, session: 77 };
-    assert_eq!(
-        c.rows(leader).open_session(open).await.unwrap().into_inner().status(),
-        v1::WriteStatus::WriteOk
-    );
+    c.open_session(77).await;
     let mut number = 0;
     let mut persisted_before = 0;
     // Twice, so that it is not the first freeze only.
@@ -148,7 +141,7 @@ async fn answers_that_wrote_nothing_do_not_hold_the_log() {
         })
         .await;
     }
-    let last = c.status(leader)["partitions"][0]["last_index"].as_u64().unwrap();
+    let last = c.status(c.leader(0).await)["partitions"][0]["last_index"].as_u64().unwrap();
     assert!(persisted_before <= last);
 }
 
@@ -172,9 +165,7 @@ async fn a_follower_whose_disk_is_full_refuses_a_snapshot_and_takes_it_when_ther
     c.stop_one(lagging).await;
 
     // The others go on until they could not bring it up to date without a snapshot.
-    let open = v1::OpenSessionRequest { partition: 0, session: 77 };
-    let opened = c.rows(leader).open_session(open).await.unwrap().into_inner();
-    assert_eq!(opened.status(), v1::WriteStatus::WriteOk);
+    c.open_session(77).await;
     let mut no = 0;
     eventually(async || {
         for _ in 0..50 {
@@ -238,7 +229,11 @@ async fn without_a_majority_nothing_is_acknowledged_and_no_read_is_answered() {
         register: false,
     };
     let batch = v1::ReadBatch { reads: vec![read], ..Default::default() };
-    let reply = c.rows(leader).read(batch).await.unwrap().into_inner().replies.remove(0);
+    let reply = eventually(async || {
+        let reply = c.rows(leader).read(batch.clone()).await.ok()?;
+        Some(reply.into_inner().replies.remove(0))
+    })
+    .await;
     assert!(
         matches!(reply.status(), v1::ReadStatus::ReadNotLeader | v1::ReadStatus::ReadNotReady),
         "no stale answer: {reply:?}"

@@ -115,7 +115,18 @@ impl Cluster {
         AdminClient::new(self.channel(i))
     }
 
-    /// Sends a write to whoever takes it.
+    /// Opens a session in the first partition.
+    pub async fn open_session(&self, session: u64) {
+        let open = v1::OpenSessionRequest { partition: 0, session };
+        eventually(async || {
+            let leader = self.leader(0).await;
+            let opened = self.rows(leader).open_session(open).await.ok()?.into_inner();
+            (opened.status() == v1::WriteStatus::WriteOk).then_some(())
+        })
+        .await;
+    }
+
+    /// Sends a write to whoever takes it, again if its outcome is unknown.
     pub async fn write(&self, request: v1::WriteRequest) -> v1::WriteReply {
         eventually(async || {
             for i in 0..3 {
@@ -125,7 +136,10 @@ impl Cluster {
                 let batch = v1::WriteBatch { writes: vec![request.clone()], ..Default::default() };
                 let reply = self.rows(i).write(batch).await.ok()?.into_inner().replies.remove(0);
                 match reply.status() {
-                    v1::WriteStatus::WriteNotLeader | v1::WriteStatus::WriteRetry => {}
+                    v1::WriteStatus::WriteNotLeader
+                    | v1::WriteStatus::WriteRetry
+                    | v1::WriteStatus::WriteOverloaded
+                    | v1::WriteStatus::WriteOutcomeUnknown => {}
                     _ => return Some(reply),
                 }
             }

@@ -17,11 +17,14 @@ use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
 use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
 use tonic_reflection::pb::v1::{ServerReflectionRequest, ServerReflectionResponse};
 
-use crate::testing::{Cluster, until};
+use crate::testing::{Cluster, PATIENCE_MS, until};
 use crate::{PNodeConfig, PNodeServer};
 
 fn config(cluster: &Cluster) -> PNodeConfig {
-    PNodeConfig::new(NodeId(1), cluster.config.clone(), "127.0.0.1:0")
+    PNodeConfig {
+        default_deadline_ms: PATIENCE_MS,
+        ..PNodeConfig::new(NodeId(1), cluster.config.clone(), "127.0.0.1:0")
+    }
 }
 
 async fn start(cluster: &Cluster, config: PNodeConfig) -> (PNodeServer, Channel, Channel) {

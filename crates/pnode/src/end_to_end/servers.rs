@@ -10,13 +10,14 @@ use sextant_proto::{MESSAGE_BYTES_MAX, v1};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tonic::transport::Channel;
 
-use crate::testing::{Cluster, until};
+use crate::testing::{Cluster, PATIENCE_MS, until};
 use crate::{PNodeConfig, PNodeServer};
 
 async fn server(cluster: &Cluster) -> (PNodeServer, KvClient<Channel>, AdminClient<Channel>) {
     let config = PNodeConfig {
         resp: Some("127.0.0.1:0".into()),
         http: Some("127.0.0.1:0".into()),
+        default_deadline_ms: PATIENCE_MS,
         ..PNodeConfig::new(NodeId(1), cluster.config.clone(), "127.0.0.1:0")
     };
     let server = PNodeServer::start(cluster.env.clone(), config).await.unwrap();
@@ -47,6 +48,7 @@ async fn long_answers_of_short_values_hold_room_until_they_have_left() {
     let cluster = Cluster::start(1).await;
     let config = PNodeConfig {
         reply_bytes_max: 1,
+        default_deadline_ms: PATIENCE_MS,
         ..PNodeConfig::new(NodeId(1), cluster.config.clone(), "127.0.0.1:0")
     };
     let server = PNodeServer::start(cluster.env.clone(), config).await.unwrap();
@@ -129,13 +131,9 @@ async fn errors_keep_their_kind_over_grpc() {
     assert_eq!(kind(kv.get(get("nope", "k", 0)).await.unwrap_err()), ErrorKind::UnknownTable);
     let nothing = v1::KvCompareAndSetRequest { key: "k".into(), ..Default::default() };
     assert_eq!(kind(kv.compare_and_set(nothing).await.unwrap_err()), ErrorKind::Invalid);
-    let mut late = tonic::Request::new(put("k", "1"));
     kv.put(put("warm-up", "1")).await.unwrap();
-    cluster.leader().gate.send_replace(true);
-    // Long enough to be sent.
-    late.set_timeout(std::time::Duration::from_secs(2));
-    assert_eq!(kind(kv.put(late).await.unwrap_err()), ErrorKind::OutcomeUnknown);
-    cluster.leader().gate.send_replace(false);
+    cluster.leader().state.lock().write_script.push_back(v1::WriteStatus::WriteRequestTooOld);
+    assert_eq!(kind(kv.put(put("k", "1")).await.unwrap_err()), ErrorKind::OutcomeUnknown);
     let ensure = v1::EnsureTableRequest { name: "t".into(), id: 7, ..Default::default() };
     assert_eq!(kind(admin.ensure_table(ensure).await.unwrap_err()), ErrorKind::Invalid);
     drop(server);

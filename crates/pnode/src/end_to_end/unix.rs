@@ -9,7 +9,7 @@ use sextant_proto::v1;
 use sextant_proto::v1::kv_client::KvClient;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::testing::{Cluster, until};
+use crate::testing::{Cluster, PATIENCE_MS, until};
 use crate::{PNodeConfig, PNodeServer};
 
 struct Sockets {
@@ -43,6 +43,7 @@ fn config(cluster: &Cluster, sockets: &Sockets) -> PNodeConfig {
     PNodeConfig {
         grpc_unix: Some(sockets.path("grpc")),
         resp_unix: Some(sockets.path("resp")),
+        default_deadline_ms: PATIENCE_MS,
         ..PNodeConfig::new(NodeId(1), cluster.config.clone(), "127.0.0.1:0")
     }
 }

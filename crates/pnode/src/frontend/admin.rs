@@ -23,6 +23,7 @@ use super::kv::deadline;
 use super::status::cluster_status;
 use super::{archive, backup};
 use crate::pnode::PNode;
+use crate::upstream::Deadline;
 
 /// How long maintenance may take if the caller does not say: a large flush on a slow disk.
 const MAINTENANCE_DEADLINE: Duration = Duration::from_secs(300);
@@ -32,6 +33,8 @@ const VERIFY_DEADLINE: Duration = Duration::from_secs(24 * 3600);
 const TRANSFER_DEADLINE: Duration = Duration::from_secs(10);
 /// Rounds over the servers: leaderships move.
 const ROUNDS_MAX: usize = 5;
+/// More of them while nobody leads a partition: an election under load takes a while.
+const LEADERLESS_MAX: Duration = Duration::from_secs(10);
 const ROUND_PAUSE: Duration = Duration::from_millis(200);
 
 #[derive(Clone)]
@@ -62,6 +65,11 @@ impl AdminService {
         Ok(who)
     }
 
+    /// Until when somebody is waited for who leads, so that the caller is still told if nobody does.
+    fn leaderless_until(&self, limit: Duration) -> Deadline {
+        self.pnode.core().deadline(Some(LEADERLESS_MAX.min(limit / 4 * 3)))
+    }
+
     /// Asks all memtable servers to do it for what they lead, again for partitions that nobody did. `call` is given the
     /// partitions that are missing.
     async fn fan_out<F>(
@@ -80,13 +88,13 @@ impl AdminService {
         } else {
             partitions.iter().copied().collect()
         };
+        let (patience, exists) =
+            (self.leaderless_until(limit), |p: &u32| core.views.contains(PartitionId(*p)));
         let mut done = BTreeSet::new();
         let mut errors = Vec::new();
-        for round in 0..ROUNDS_MAX {
-            if round > 0 {
-                tokio::time::sleep(ROUND_PAUSE).await;
-            }
+        for round in 1.. {
             errors.clear();
+            let mut is_refused = false;
             let part: Vec<u32> = missing.iter().copied().collect();
             let calls = core.memtables.iter().map(|(node, peer)| {
                 let asked = call(peer.admin.clone(), part.clone());
@@ -97,10 +105,15 @@ impl AdminService {
                     Ok(Ok(reply)) => {
                         let reply = reply.into_inner();
                         done.extend(reply.done);
+                        is_refused |= !reply.errors.is_empty();
                         errors
                             .extend(reply.errors.into_iter().map(|e| format!("memtable server {node}: {e}")));
                     }
-                    Ok(Err(status)) => errors.push(format!("memtable server {node}: {}", status.message())),
+                    Ok(Err(status)) => {
+                        let error = error_of(status);
+                        is_refused |= error.kind != ErrorKind::Unavailable;
+                        errors.push(format!("memtable server {node}: {}", error.message));
+                    }
                     Err(_) => errors.push(format!("memtable server {node}: no answer in time")),
                 }
             }
@@ -109,6 +122,11 @@ impl AdminService {
                 errors.clear();
                 break;
             }
+            let nobody_leads = !is_refused && missing.iter().all(exists);
+            if round >= ROUNDS_MAX && !(nobody_leads && !patience.is_over(&*core.env.clock)) {
+                break;
+            }
+            tokio::time::sleep(ROUND_PAUSE).await;
         }
         errors.extend(missing.iter().map(|p| format!("partition {p}: not done by any leader")));
         Ok(Response::new(v1::MaintenanceReply { done: done.into_iter().collect(), errors }))
@@ -124,7 +142,7 @@ impl AdminService {
     where
         F: Future<Output = Result<Response<T>, Status>>,
     {
-        let core = self.pnode.core();
+        let (core, patience) = (self.pnode.core(), self.leaderless_until(limit));
         let mut last = Error::unavailable("no leader of the partition was found");
         let mut asked = FuturesUnordered::new();
         let mut to_ask: Vec<_> = core.memtables.values().collect();
@@ -151,7 +169,10 @@ impl AdminService {
                     Err(_) => {}
                 }
                 rounds += 1;
-                if rounds >= ROUNDS_MAX && asked.is_empty() {
+                // (Whoever does not answer may be the one that led.)
+                let nobody_leads = last.kind == ErrorKind::Unavailable;
+                let is_over = !nobody_leads || patience.is_over(&*core.env.clock);
+                if rounds >= ROUNDS_MAX && is_over && asked.is_empty() {
                     return Err(last);
                 }
                 to_ask.append(&mut answered);
@@ -301,13 +322,11 @@ impl Admin for AdminService {
         let limit = deadline(request.metadata()).unwrap_or(MAINTENANCE_DEADLINE);
         let request = request.into_inner();
         let core = self.pnode.core();
+        let patience = self.leaderless_until(limit);
         let wanted = |p: &u32| request.partitions.is_empty() || request.partitions.contains(p);
         let mut missing: BTreeSet<u32> = core.views.partitions().map(|p| p.0).filter(wanted).collect();
         let mut told: BTreeMap<u32, v1::PartitionFormat> = BTreeMap::new();
-        for round in 0..ROUNDS_MAX {
-            if round > 0 {
-                tokio::time::sleep(ROUND_PAUSE).await;
-            }
+        while !missing.is_empty() {
             let part = v1::RaiseFormatRequest { partitions: missing.iter().copied().collect(), ..request };
             let calls = core.memtables.values().map(|peer| {
                 let (mut admin, part) = (peer.admin.clone(), part.clone());
@@ -316,9 +335,10 @@ impl Admin for AdminService {
             let replies = join_all(calls).await.into_iter().flatten().flatten();
             told.extend(replies.flat_map(|reply| reply.into_inner().partitions).map(|p| (p.partition, p)));
             missing.retain(|p| !told.contains_key(p));
-            if missing.is_empty() {
+            if missing.is_empty() || patience.is_over(&*core.env.clock) {
                 break;
             }
+            tokio::time::sleep(ROUND_PAUSE).await;
         }
         let silent = |partition| v1::PartitionFormat {
             partition,

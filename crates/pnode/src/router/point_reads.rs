@@ -25,12 +25,12 @@ use crate::record_cache::{CachedRecord, Kept, RecordCache, Said};
 use crate::tables::{Tables, check_placed_alike};
 use crate::upstream::{
     Backoff, Deadline, LARGE_ANSWER_MAX, LargeReads, MemtableAnswer, MemtableRead, MemtableSays, busy, held,
-    more_telling,
+    more_telling, unhurried,
 };
 use crate::view::{ReadKey, Registration};
 
 /// How long a leader may take to answer a read before it is asked again: a round of heartbeats and some.
-const LEADER_ANSWER_MAX: Duration = Duration::from_secs(1);
+const LEADER_ANSWER_MAX: Duration = unhurried(Duration::from_secs(1));
 
 /// A point read.
 pub(super) struct Read<'r> {

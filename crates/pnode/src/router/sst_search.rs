@@ -12,11 +12,13 @@ use sextant_environment::slow_log::{self, Tier};
 use sextant_rules::mutant::{self, Mutant};
 
 use crate::core::Core;
-use crate::upstream::{Deadline, LARGE_ANSWER_MAX, LargeReads, SstGet, SstPeer, SstSays, busy, held};
+use crate::upstream::{
+    Deadline, LARGE_ANSWER_MAX, LargeReads, SstGet, SstPeer, SstSays, busy, held, unhurried,
+};
 use crate::view::Sst;
 
 /// How long one replica may take. A block comes from a disk in far less; another replica is asked then.
-const REPLICA_ANSWER_MAX: Duration = Duration::from_millis(500);
+const REPLICA_ANSWER_MAX: Duration = unhurried(Duration::from_millis(500));
 
 /// What the SSTables have of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -14,7 +14,8 @@ use super::{FakeMemtable, FakeSst, Partition, Stored, sst_meta};
 use crate::{LibraryConfig, PNode};
 
 /// How long a condition may take to come true before the test fails: only a bound.
-const PATIENCE: Duration = Duration::from_secs(120);
+pub const PATIENCE_MS: u64 = 120_000;
+const PATIENCE: Duration = Duration::from_millis(PATIENCE_MS);
 
 /// Waits for a condition that comes true by itself.
 pub async fn until(what: &str, mut condition: impl FnMut() -> bool) {

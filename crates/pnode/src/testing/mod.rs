@@ -17,7 +17,7 @@ use sextant_common::manifest::{FlushRecord, Manifest, SstMeta, TableManifest, Ta
 use sextant_environment::Env;
 use sextant_environment::env::{Door, grpc_incoming};
 
-pub use cluster::{Cluster, until};
+pub use cluster::{Cluster, PATIENCE_MS, until};
 pub use fake_memtable::FakeMemtable;
 pub use fake_partition::Partition;
 pub use fake_sstable::FakeSst;

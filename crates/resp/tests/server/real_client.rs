@@ -6,7 +6,7 @@ use redis::{AsyncCommands, AsyncConnectionConfig, Client, RedisResult, Value};
 use super::memory::MemoryStore;
 use super::*;
 
-async fn connect(server: &RespServer, protocol: &str) -> MultiplexedConnection {
+pub async fn connect(server: &RespServer, protocol: &str) -> MultiplexedConnection {
     let client = Client::open(format!("redis://{}/?protocol={protocol}", server.local_addr())).unwrap();
     // However slow the machine is.
     let config = AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(None);

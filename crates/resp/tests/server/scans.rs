@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use super::gated::GatedStore;
 use super::memory::MemoryStore;
+use super::real_client::connect;
 use super::*;
 
 /// All keys that a scan with these options finds, and in how many steps.
@@ -29,8 +30,7 @@ async fn scan(
 #[tokio::test]
 async fn a_scan_finds_every_key_that_its_pattern_takes_once() {
     let server = start(MemoryStore::new(true), config()).await;
-    let client = redis::Client::open(format!("redis://{}/", server.local_addr())).expect("an address");
-    let mut connection = client.get_multiplexed_async_connection().await.expect("it connects");
+    let mut connection = connect(&server, "resp2").await;
     let all: BTreeSet<String> =
         (0..500).map(|n| format!("user:{n}")).chain((0..300).map(|n| format!("job:{n}"))).collect();
     for key in &all {

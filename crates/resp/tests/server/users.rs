@@ -85,7 +85,7 @@ async fn whoever_is_one_too_many_is_closed_even_if_it_says_nothing() {
     let limits = sextant_access::Limits { connections: 1, ..Default::default() };
     let limits = LimitsConfig { user: limits, ..LimitsConfig::default() };
     // How often a connection's silence is looked at: half of it.
-    let config = RespConfig { idle_timeout_ms: 1_000, ..config() };
+    let config = RespConfig { idle_timeout_ms: 10_000, ..config() };
     let watched = Watched::start_with(config, MemoryStore::new(true), limits, 0).await;
     let mut first = watched.client().await;
     first.ask(b"ping\r\n", KEEPS_ITS_PLACE).await;

@@ -13,11 +13,18 @@ use super::super::reach::Reach;
 use super::super::wire::{self, Address, VoteReply};
 use crate::replica::ReplicaState;
 
+/// A limit of time. Unit tests, of which none is about it, are as slow as their machine.
+pub(super) const fn unhurried(limit: Duration) -> Duration {
+    if cfg!(test) { Duration::from_secs(60) } else { limit }
+}
+
 pub(super) type RpcResult<T> = std::result::Result<T, RPCError<TypeConfig>>;
 
 /// An append has data and an fsync behind it; Raft retries.
-pub(super) const APPEND_TIMEOUT: Duration = Duration::from_secs(2);
-pub(super) const VOTE_TIMEOUT: Duration = Duration::from_millis(300);
+pub(super) const APPEND_TIMEOUT: Duration = unhurried(Duration::from_secs(2));
+pub(super) const VOTE_TIMEOUT: Duration = unhurried(Duration::from_millis(300));
+/// Who is only asked about itself is not taken for lost because it is busy.
+pub(super) const INTRODUCTION_TIMEOUT: Duration = Duration::from_secs(2);
 /// A successor that does not answer so long is none: who stops asks the next one.
 pub(super) const HEIR_TIMEOUT: Duration = Duration::from_secs(1);
 

@@ -14,7 +14,7 @@ use sextant_raft_log::{Member, TypeConfig};
 use super::super::threads::PartitionThread;
 use super::super::wire::{self, Address, Introduction, PeerClient};
 use super::Network;
-use super::call::{HEIR_TIMEOUT, VOTE_TIMEOUT, call};
+use super::call::{HEIR_TIMEOUT, INTRODUCTION_TIMEOUT, call};
 use super::heartbeats::Heartbeats;
 use crate::incarnation::Memory;
 use crate::replica::ReplicaState;
@@ -102,7 +102,7 @@ impl NetworkFactory {
             let message = wire::introduction_to_wire(self.address(to), let_in);
             let mut client = peer.heartbeat.clone();
             async move {
-                let answer = call(VOTE_TIMEOUT, client.is_founded(message)).await.ok()?;
+                let answer = call(INTRODUCTION_TIMEOUT, client.is_founded(message)).await.ok()?;
                 Some((to, wire::introduction_from_wire(answer)))
             }
         });
@@ -131,7 +131,7 @@ impl NetworkFactory {
             let message = wire::memory_to_wire(self.address(*to));
             let mut client = peer.heartbeat.clone();
             async move {
-                let answer = call(VOTE_TIMEOUT, client.remembers(message)).await.ok();
+                let answer = call(INTRODUCTION_TIMEOUT, client.remembers(message)).await.ok();
                 (NodeId(*to), answer.map(wire::memory_from_wire))
             }
         });

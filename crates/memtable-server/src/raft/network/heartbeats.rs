@@ -18,14 +18,14 @@ use tokio::sync::{mpsc, oneshot};
 use tonic::{Code, Status};
 
 use super::super::wire::{self, Address, AppendMessage, AppendReply, PeerClient};
-use super::call::{APPEND_TIMEOUT, RpcResult, call, refused, unreachable};
+use super::call::{APPEND_TIMEOUT, RpcResult, call, refused, unhurried, unreachable};
 use super::pipeline::{Sent, accept, message_of};
 use crate::replica::ReplicaState;
 
 /// What follows the first one within so long travels along.
 const GATHERED_WITHIN: Duration = Duration::from_millis(1);
 /// An answer is waited for so long at least.
-const ANSWERED_WITHIN: Duration = Duration::from_millis(100);
+const ANSWERED_WITHIN: Duration = unhurried(Duration::from_millis(100));
 /// A peer that does not know such calls is not asked again for so long: it may have been updated by then.
 const OLDER_FOR_NS: u64 = 10_000_000_000;
 
