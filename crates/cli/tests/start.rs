@@ -115,14 +115,16 @@ fn ended(mut command: Command) -> (Option<i32>, String) {
     let mut child = command.spawn().unwrap();
     let mut errors = child.stderr.take().unwrap();
     let (all_said, said) = std::sync::mpsc::channel();
-    std::thread::spawn(move || {
-        let mut said = String::new();
-        errors.read_to_string(&mut said).unwrap();
-        all_said.send(said).unwrap();
-    });
-    let said = said.recv_timeout(PATIENCE).unwrap_or_else(|_| {
-        child.kill().unwrap();
-        said.recv().unwrap()
+    let said = std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let mut said = String::new();
+            errors.read_to_string(&mut said).unwrap();
+            all_said.send(said).unwrap();
+        });
+        said.recv_timeout(PATIENCE).unwrap_or_else(|_| {
+            child.kill().unwrap();
+            said.recv().unwrap()
+        })
     });
     let line = said.lines().filter_map(|line| line.strip_prefix("sextant: ")).collect();
     (child.wait().unwrap().code(), line)

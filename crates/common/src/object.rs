@@ -131,19 +131,39 @@ pub fn object_prefix(key: &[u8]) -> Bytes {
 
 /// How the keys of all elements of one version begin.
 pub fn version_prefix(key: &[u8], version: u64) -> Bytes {
-    let mut out = BytesMut::with_capacity(2 + key.len() + 8);
-    out.put_u16(key.len() as u16);
-    out.put_slice(key);
-    out.put_u64(version);
-    out.freeze()
+    let mut out = Vec::with_capacity(2 + key.len() + 8);
+    put_version_prefix(&mut out, key, version);
+    out.into()
+}
+
+fn put_version_prefix(out: &mut Vec<u8>, key: &[u8], version: u64) {
+    out.extend_from_slice(&(key.len() as u16).to_be_bytes());
+    out.extend_from_slice(key);
+    out.extend_from_slice(&version.to_be_bytes());
 }
 
 pub fn element_key(key: &[u8], version: u64, tag: Tag, element: &[u8]) -> Bytes {
-    let mut out = BytesMut::with_capacity(ELEMENT_KEY_BYTES + key.len() + element.len());
-    out.put_slice(&version_prefix(key, version));
-    out.put_u8(tag as u8);
-    out.put_slice(element);
-    out.freeze()
+    let mut out = Vec::with_capacity(ELEMENT_KEY_BYTES + key.len() + element.len());
+    put_version_prefix(&mut out, key, version);
+    out.push(tag as u8);
+    out.extend_from_slice(element);
+    out.into()
+}
+
+/// Makes the keys of many elements of one version with one tag.
+pub struct ElementKeys(Bytes);
+
+impl ElementKeys {
+    pub fn new(key: &[u8], version: u64, tag: Tag) -> Self {
+        Self(element_key(key, version, tag, &[]))
+    }
+
+    pub fn of(&self, element: &[u8]) -> Bytes {
+        let mut out = Vec::with_capacity(self.0.len() + element.len());
+        out.extend_from_slice(&self.0);
+        out.extend_from_slice(element);
+        out.into()
+    }
 }
 
 /// The keys of all elements of one version with one tag: from here (inclusive) to there (exclusive).

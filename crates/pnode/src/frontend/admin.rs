@@ -122,8 +122,8 @@ impl AdminService {
                 errors.clear();
                 break;
             }
-            let nobody_leads = !is_refused && missing.iter().all(exists);
-            if round >= ROUNDS_MAX && !(nobody_leads && !patience.is_over(&*core.env.clock)) {
+            let somebody_leads = is_refused || !missing.iter().all(exists);
+            if round >= ROUNDS_MAX && (somebody_leads || patience.is_over(&*core.env.clock)) {
                 break;
             }
             tokio::time::sleep(ROUND_PAUSE).await;

@@ -13,7 +13,7 @@ use sextant_rules::mutant::{self, Mutant};
 use super::plan::{Answer, Facts, Found, Plan, route};
 use crate::metrics::ReadPath;
 use crate::record_cache::{CachedRecord, Kept, RecordCache, Said};
-use crate::view::{PartitionView, ReadKey, Sst};
+use crate::view::{FilterCopies, PartitionView, ReadKey, Sst};
 
 /// What one look at a view, the clock and the filters found out. It stays good however much later it is carried out: what it rests
 /// on held at the look, and whatever is asked afterwards is told which version was searched.
@@ -85,64 +85,77 @@ fn ticks_of(view: &PartitionView, clock: &dyn Clock) -> Ticks {
     }
 }
 
-/// Looks at the clock, then at what was kept and at the filters, in this order; `view` was loaded before. Allocates only if there are SSTables to be
-/// asked.
-#[inline]
-pub(crate) fn consult(
-    view: &PartitionView,
-    clock: &dyn Clock,
-    cache: &RecordCache,
-    table: &TableInfo,
-    key: ReadKey<'_>,
+/// A look at a view, which was loaded before, and at the clock: what any number of reads of its partition go by, all of which began
+/// before the view was loaded. It is the linearization point of them all.
+pub(crate) struct Glance<'v> {
+    view: &'v PartitionView,
     mode: ReadMode,
-) -> Consult {
-    let (searched, ticks) = (view.manifest.version, ticks_of(view, clock));
-    let copies = if mode == ReadMode::Pda { view.leased_copies(clock) } else { None };
-    let kept = || {
-        let unleased = if mutant::active(Mutant::KeptWithoutLease) { view.copies.as_ref() } else { None };
-        let kept = cache.kept(copies.or(unleased)?, searched, table.id, key)?;
-        // What may have expired is for the leader to say.
-        let judged = !mutant::active(Mutant::KeptIsNotJudged);
-        let is_undecided = |record: &CachedRecord| judged && found(record, ticks) == Found::Undecided;
-        if matches!(&kept.said, Said::Record(record) if is_undecided(record)) { None } else { Some(kept) }
-    };
-    let is_final = |kept: &Kept| !matches!(kept.said, Said::NoEntry(_));
-    // Whichever is more likely to be the answer is looked for first.
-    let guessed = copies.is_some() && cache.guesses_kept(key.hash);
-    let early = if guessed { kept() } else { None };
-    let is_known = early.as_ref().is_some_and(is_final);
-    let in_memtable_filter = !is_known && copies.is_some_and(|c| c.contains(table.id, key.hash));
-    let early = if in_memtable_filter && !guessed { kept() } else { early };
-    let is_known = early.as_ref().is_some_and(is_final);
-    let cached = if is_known { None } else { cache.lookup(&view.manifest, table.id, key) };
-    let has_value = cached.as_ref().is_some_and(|record| record.value.is_some());
-    let kept = if guessed || in_memtable_filter || has_value { early } else { kept() };
-    if copies.is_some() {
-        cache.was_kept(key.hash, kept.as_ref().is_some_and(is_final));
+    ticks: Ticks,
+    /// Of a pda read whose lease was valid.
+    copies: Option<&'v FilterCopies>,
+    wall_clock_errs: bool,
+}
+
+impl<'v> Glance<'v> {
+    #[inline]
+    pub fn new(view: &'v PartitionView, clock: &dyn Clock, mode: ReadMode) -> Self {
+        let ticks = ticks_of(view, clock);
+        let copies = if mode == ReadMode::Pda { view.leased_copies(clock) } else { None };
+        let wall_clock_errs =
+            copies.is_none() && view.lease.as_ref().is_some_and(|l| l.contradicts_wall_clocks(clock));
+        Self { view, mode, ticks, copies, wall_clock_errs }
     }
-    let known = cached.is_some() || kept.as_ref().is_some_and(is_final);
-    let candidates = if known { Vec::new() } else { candidates(view, table, key, mode) };
-    let plan = route(Facts {
-        mode,
-        leased: copies.is_some(),
-        in_memtable_filter,
-        sst_candidates: cached.is_some() || !candidates.is_empty(),
-        // What this partition's leader goes by, and no other's.
-        filter_inserts: view.manifest.table(table.id).is_some_and(|t| t.filter_inserts),
-        no_entry: kept.as_ref().is_some_and(|kept| !is_final(kept)),
-    });
-    Consult {
-        plan,
-        searched,
-        ticks,
-        candidates,
-        cached,
-        kept,
-        in_memtable_filter,
-        lacked_a_lease: mode == ReadMode::Pda && copies.is_none(),
-        lease_was_over: mode == ReadMode::Pda && copies.is_none() && view.lease.is_some(),
-        wall_clock_errs: copies.is_none()
-            && view.lease.as_ref().is_some_and(|l| l.contradicts_wall_clocks(clock)),
+
+    /// Looks at what was kept and at the filters. Allocates only if there are SSTables to be asked.
+    #[inline]
+    pub fn consult(&self, cache: &RecordCache, table: &TableInfo, key: ReadKey<'_>) -> Consult {
+        let Self { view, mode, ticks, copies, wall_clock_errs } = *self;
+        let searched = view.manifest.version;
+        let kept = || {
+            let unleased = if mutant::active(Mutant::KeptWithoutLease) { view.copies.as_ref() } else { None };
+            let kept = cache.kept(copies.or(unleased)?, searched, table.id, key)?;
+            // What may have expired is for the leader to say.
+            let judged = !mutant::active(Mutant::KeptIsNotJudged);
+            let is_undecided = |record: &CachedRecord| judged && found(record, ticks) == Found::Undecided;
+            if matches!(&kept.said, Said::Record(record) if is_undecided(record)) { None } else { Some(kept) }
+        };
+        let is_final = |kept: &Kept| !matches!(kept.said, Said::NoEntry(_));
+        // Whichever is more likely to be the answer is looked for first.
+        let guessed = copies.is_some() && cache.guesses_kept(key.hash);
+        let early = if guessed { kept() } else { None };
+        let is_known = early.as_ref().is_some_and(is_final);
+        let in_memtable_filter = !is_known && copies.is_some_and(|c| c.contains(table.id, key.hash));
+        let early = if in_memtable_filter && !guessed { kept() } else { early };
+        let is_known = early.as_ref().is_some_and(is_final);
+        let cached = if is_known { None } else { cache.lookup(&view.manifest, table.id, key) };
+        let has_value = cached.as_ref().is_some_and(|record| record.value.is_some());
+        let kept = if guessed || in_memtable_filter || has_value { early } else { kept() };
+        if copies.is_some() {
+            cache.was_kept(key.hash, kept.as_ref().is_some_and(is_final));
+        }
+        let known = cached.is_some() || kept.as_ref().is_some_and(is_final);
+        let candidates = if known { Vec::new() } else { candidates(view, table, key, mode) };
+        let plan = route(Facts {
+            mode,
+            leased: copies.is_some(),
+            in_memtable_filter,
+            sst_candidates: cached.is_some() || !candidates.is_empty(),
+            // What this partition's leader goes by, and no other's.
+            filter_inserts: view.manifest.table(table.id).is_some_and(|t| t.filter_inserts),
+            no_entry: kept.as_ref().is_some_and(|kept| !is_final(kept)),
+        });
+        Consult {
+            plan,
+            searched,
+            ticks,
+            candidates,
+            cached,
+            kept,
+            in_memtable_filter,
+            lacked_a_lease: mode == ReadMode::Pda && copies.is_none(),
+            lease_was_over: mode == ReadMode::Pda && copies.is_none() && view.lease.is_some(),
+            wall_clock_errs,
+        }
     }
 }
 

@@ -14,7 +14,7 @@ use sextant_environment::room::Purse;
 use sextant_rules::mutant::{self, Mutant};
 use sextant_rules::probe::PausePoint;
 
-use super::consult::{AtOnce, Consult, consult, found};
+use super::consult::{AtOnce, Consult, Glance, found};
 use super::plan::{Answer, Found, Progress, Step};
 use super::registrar::Registrar;
 use super::sst_search::{SearchFailed, SstFound, SstSearch};
@@ -105,7 +105,28 @@ impl PointReads {
     #[inline]
     fn consult(&self, table: &TableInfo, at: ReadKey<'_>, mode: ReadMode) -> Consult {
         let view = self.core.views.peek(at.partition);
-        consult(&view, &*self.core.env.clock, &self.cache, table, at, mode)
+        Glance::new(&view, &*self.core.env.clock, mode).consult(&self.cache, table, at)
+    }
+
+    /// As [`Self::look`], at several keys of one partition: with one view and one look at the clock.
+    pub fn look_at_all<'k, K>(
+        &self,
+        table: &TableInfo,
+        partition: PartitionId,
+        keys: impl Iterator<Item = (K, ReadKey<'k>)>,
+        mut looked: impl FnMut(K, ControlFlow<Option<Record>, Consult>) -> Result<()>,
+    ) -> Result<()> {
+        let view = self.core.views.peek(partition);
+        let glance = Glance::new(&view, &*self.core.env.clock, ReadMode::Pda);
+        for (of, key) in keys {
+            debug_assert_eq!(key.partition, partition);
+            let look = match glance.consult(&self.cache, table, key).answer_at_once() {
+                Break(answer) => Break(self.answer(answer)),
+                Continue(consult) => Continue(consult),
+            };
+            looked(of, look)?;
+        }
+        Ok(())
     }
 
     /// Reads until there is an answer or the deadline is over. `first`: what the caller's look at the key was told. Every further

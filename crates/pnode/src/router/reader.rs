@@ -1,6 +1,6 @@
 //! Reads as their callers know them: by a table's name and a key, by several keys, by a range.
 
-use std::ops::ControlFlow::{self, Break, Continue};
+use std::ops::ControlFlow::{Break, Continue};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -65,12 +65,17 @@ struct Found {
     bytes: usize,
 }
 
-impl Found {
-    fn push(&mut self, record: Option<Record>) -> Result<()> {
-        self.records.push(None);
-        self.put(self.records.len() - 1, record)
-    }
+/// Where a key of a multi-get belongs.
+#[derive(Clone, Copy)]
+struct Place {
+    /// Among the keys.
+    at: usize,
+    partition: PartitionId,
+    /// [`filter_hash`] of the key.
+    hash: u64,
+}
 
+impl Found {
     fn put(&mut self, at: usize, record: Option<Record>) -> Result<()> {
         self.bytes += record.as_ref().map_or(0, |record| record.value.len());
         if self.bytes > MULTI_GET_BYTES_MAX {
@@ -160,29 +165,24 @@ impl Reader {
         let table = self.tables.get(table, deadline).await?;
         let purse = self.large_reads.purse();
         let mut first = first.0.map(|(_, _, _, consult)| consult);
-        let mut found = Found { records: Vec::with_capacity(keys.len()), bytes: 0 };
-        for chunk in keys.chunks(READS_AT_ONCE) {
-            let (begin, mut missed) = (found.records.len(), Vec::new());
-            for (at, key) in chunk.iter().enumerate() {
-                match self.one_of_many(&table, key, options.mode, first.take()) {
-                    Break(record) => found.push(record)?,
-                    Continue((partition, hash, consult)) => {
-                        let key = key.clone();
-                        let mode = options.mode;
-                        let read = Read { table: &table, partition, key, hash, mode, purse: Some(&purse) };
-                        missed.push((begin + at, read, consult));
-                        found.records.push(None);
-                    }
-                }
-            }
+        let mut found = Found { records: vec![None; keys.len()], bytes: 0 };
+        for (begin, chunk) in (0..).step_by(READS_AT_ONCE).zip(keys.chunks(READS_AT_ONCE)) {
+            let missed = self.look_at_all(&table, chunk, options.mode, first.take(), |at, record| {
+                found.put(begin + at, record)
+            })?;
+            let read = |Place { at, partition, hash }| {
+                let (key, mode) = (chunk[at].clone(), options.mode);
+                (begin + at, Read { table: &table, partition, key, hash, mode, purse: Some(&purse) })
+            };
             let mut answers: FuturesUnordered<_> = missed
                 .into_iter()
-                .map(async |(at, read, consult)| (at, self.points.read(&read, deadline, consult).await))
+                .map(|(place, consult)| (read(place), consult))
+                .map(async |((at, read), consult)| (at, self.points.read(&read, deadline, consult).await))
                 .collect();
             while let Some((at, record)) = answers.next().await {
                 found.put(at, record?)?;
             }
-            if found.records.len() < keys.len() {
+            if begin + chunk.len() < keys.len() {
                 // However many are at hand: others have their turn.
                 tokio::task::yield_now().await;
             }
@@ -190,22 +190,43 @@ impl Reader {
         Ok(found.records)
     }
 
-    /// What is known without asking, or how far a look has come.
-    fn one_of_many(
+    /// Looks at some keys, and tells of those that are known without asking. The others, and how far their looks have come.
+    fn look_at_all(
         &self,
         table: &Arc<TableInfo>,
-        key: &Bytes,
+        keys: &[Bytes],
         mode: ReadMode,
-        consulted: Option<Consult>,
-    ) -> ControlFlow<Option<Record>, (PartitionId, u64, Option<Consult>)> {
-        let hash = filter_hash(key);
-        let partition = self.core.views.slot_map.partition_of(key, &table.options);
-        if mode != ReadMode::Pda || consulted.is_some() {
-            return Continue((partition, hash, consulted));
+        first: Option<Consult>,
+        mut known: impl FnMut(usize, Option<Record>) -> Result<()>,
+    ) -> Result<Vec<(Place, Option<Consult>)>> {
+        let place = |(at, key): (usize, &Bytes)| {
+            let partition = self.core.views.slot_map.partition_of(key, &table.options);
+            Place { at, partition, hash: filter_hash(key) }
+        };
+        let mut places = keys.iter().enumerate().map(place);
+        if mode != ReadMode::Pda {
+            return Ok(places.map(|place| (place, None)).collect());
         }
-        self.points
-            .look(table, ReadKey { partition, key, hash })
-            .map_continue(|consult| (partition, hash, Some(consult)))
+        let mut missed = Vec::new();
+        if let Some(consult) = first {
+            missed.extend(places.next().map(|place| (place, Some(consult))));
+        }
+        let mut places: Vec<Place> = places.collect();
+        places.sort_unstable_by_key(|place| place.partition);
+        for places in places.chunk_by(|a, b| a.partition == b.partition) {
+            let partition = places[0].partition;
+            let with_key =
+                |place: &Place| (*place, ReadKey { partition, key: &keys[place.at], hash: place.hash });
+            let keys = places.iter().map(with_key);
+            self.points.look_at_all(table, partition, keys, |place, look| match look {
+                Break(record) => known(place.at, record),
+                Continue(consult) => {
+                    missed.push((place, Some(consult)));
+                    Ok(())
+                }
+            })?;
+        }
+        Ok(missed)
     }
 
     pub fn scan(&self, table: &str, range: ScanRange) -> ScanStream {

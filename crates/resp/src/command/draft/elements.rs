@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use bytes::Bytes;
 use sextant_common::limits::{self, BATCH_BYTES_MAX};
-use sextant_common::object::{ELEMENTS_TABLE, Header, Tag, element_key, element_range};
+use sextant_common::object::{ELEMENTS_TABLE, ElementKeys, Header, Tag, element_range};
 use sextant_common::operation::{Condition, Lane, Operation, Returns, Told};
 use sextant_common::{Error, Result};
 
@@ -71,6 +71,7 @@ impl<'s, S: Store> Draft<'s, S> {
         Ok(self.elements(key, header, tag, &[name]).await?.pop().flatten())
     }
 
+    /// Elements that the commands may come back to.
     pub async fn elements<N: AsRef<[u8]>>(
         &mut self,
         key: &[u8],
@@ -78,6 +79,29 @@ impl<'s, S: Store> Draft<'s, S> {
         tag: Tag,
         names: &[N],
     ) -> Carried<Vec<Option<Bytes>>> {
+        self.elements_kept(key, header, tag, names, true).await
+    }
+
+    /// Elements that the command does not ask for again: others may.
+    pub async fn elements_once<N: AsRef<[u8]>>(
+        &mut self,
+        key: &[u8],
+        header: &Header,
+        tag: Tag,
+        names: &[N],
+    ) -> Carried<Vec<Option<Bytes>>> {
+        self.elements_kept(key, header, tag, names, self.is_of_one_moment).await
+    }
+
+    async fn elements_kept<N: AsRef<[u8]>>(
+        &mut self,
+        key: &[u8],
+        header: &Header,
+        tag: Tag,
+        names: &[N],
+        kept: bool,
+    ) -> Carried<Vec<Option<Bytes>>> {
+        let element_keys = ElementKeys::new(key, header.version, tag);
         let mut values: Vec<Option<Bytes>> = Vec::with_capacity(names.len());
         let (mut missing, mut keys, mut missing_bytes) = (Vec::new(), Vec::new(), 0);
         self.look(names.len())?;
@@ -85,7 +109,7 @@ impl<'s, S: Store> Draft<'s, S> {
             if at > 0 && at.is_multiple_of(TURN_ELEMENTS) {
                 tokio::task::yield_now().await;
             }
-            let element = element_key(key, header.version, tag, name.as_ref());
+            let element = element_keys.of(name.as_ref());
             let value = self.at_hand(header, tag, name.as_ref(), &element);
             if value.is_none() {
                 missing_bytes += element.len();
@@ -96,14 +120,20 @@ impl<'s, S: Store> Draft<'s, S> {
             // (No more keys at once than are asked for at once.)
             if missing.len() >= CHUNK_KEYS || missing_bytes >= CHUNK_BYTES {
                 let found = self.read_elements(std::mem::take(&mut keys), missing_bytes).await?;
-                self.note(header, tag, names, &missing, found, &mut values)?;
+                if kept {
+                    self.keep(header, tag, names, &missing, &found);
+                }
+                self.note(names, &missing, found, &mut values)?;
                 missing.clear();
                 missing_bytes = 0;
             }
         }
         if !missing.is_empty() {
             let found = self.read_elements(keys, missing_bytes).await?;
-            self.note(header, tag, names, &missing, found, &mut values)?;
+            if kept {
+                self.keep(header, tag, names, &missing, &found);
+            }
+            self.note(names, &missing, found, &mut values)?;
         }
         Ok(values)
     }
@@ -127,24 +157,35 @@ impl<'s, S: Store> Draft<'s, S> {
         Ok(records.into_iter().map(|record| record.map(|record| record.value)).collect())
     }
 
-    /// What was found of stored elements.
-    fn note<N: AsRef<[u8]>>(
+    /// So that it is at hand when it is asked for again.
+    fn keep<N: AsRef<[u8]>>(
         &mut self,
         header: &Header,
         tag: Tag,
         names: &[N],
         missing: &[usize],
+        found: &[Option<Bytes>],
+    ) {
+        let names = missing.iter().map(|at| Bytes::copy_from_slice(names[*at].as_ref()));
+        let known = self.known.entry((header.version, tag)).or_default();
+        known.extend(names.zip(found.iter().cloned()));
+    }
+
+    /// What was found of stored elements.
+    fn note<N: AsRef<[u8]>>(
+        &mut self,
+        names: &[N],
+        missing: &[usize],
         found: Vec<Option<Bytes>>,
         values: &mut [Option<Bytes>],
     ) -> Result<()> {
+        let mut bytes = 0;
         for (at, value) in missing.iter().zip(found) {
-            let name = Bytes::copy_from_slice(names[*at].as_ref());
             self.read.rests_on_header |= value.is_none();
-            self.count_read(name.len() + value.as_ref().map_or(0, Bytes::len))?;
-            self.known.entry((header.version, tag)).or_default().insert(name, value.clone());
+            bytes += names[*at].as_ref().len() + value.as_ref().map_or(0, Bytes::len);
             values[*at] = value;
         }
-        Ok(())
+        self.count_read(missing.len(), bytes)
     }
 
     /// Whether elements are there. Their values, which may be long, are not read.
@@ -157,8 +198,9 @@ impl<'s, S: Store> Draft<'s, S> {
     ) -> Carried<Vec<bool>> {
         let mut exist = Vec::with_capacity(names.len());
         let (mut missing, mut missing_bytes) = (Vec::new(), 0);
+        let element_keys = ElementKeys::new(key, header.version, tag);
         for (at, name) in names.iter().enumerate() {
-            let element = element_key(key, header.version, tag, name.as_ref());
+            let element = element_keys.of(name.as_ref());
             let is_there = match self.at_hand(header, tag, name.as_ref(), &element) {
                 None => self.store.look_element(&element).transpose()?.map(|record| {
                     self.read.moments += 1;
@@ -249,9 +291,8 @@ impl<'s, S: Store> Draft<'s, S> {
             drop(turn);
             self.read.moments += if page.took_several { 2 } else { 1 };
             self.read.rests_on_header = true;
-            for (key, value) in &page.elements {
-                self.count_read(key.len() + value.len())?;
-            }
+            let bytes = page.elements.iter().map(|(key, value)| key.len() + value.len()).sum();
+            self.count_read(page.elements.len(), bytes)?;
             last_page_bytes = self.read.bytes - before;
             left = left.saturating_sub(page.elements.len() as u64);
             match page.elements.last() {
@@ -313,8 +354,8 @@ impl<'s, S: Store> Draft<'s, S> {
         Ok(())
     }
 
-    fn count_read(&mut self, bytes: usize) -> Result<()> {
-        self.read.elements += 1;
+    fn count_read(&mut self, elements: usize, bytes: usize) -> Result<()> {
+        self.read.elements += elements;
         self.read.bytes += bytes;
         self.make_room(0)?;
         if self.read.elements > ELEMENTS_MAX || self.read.bytes > READ_BYTES_MAX {

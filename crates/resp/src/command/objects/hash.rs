@@ -82,7 +82,7 @@ impl Hash {
             Hash::Get(field) => Reply::optional(get(draft, key, found.as_ref(), field).await?),
             Hash::GetMany(fields) => {
                 let values = match found {
-                    Some(header) => draft.elements(key, &header, Tag::Field, fields).await?,
+                    Some(header) => draft.elements_once(key, &header, Tag::Field, fields).await?,
                     None => vec![None; fields.len()],
                 };
                 Reply::Array(values.into_iter().map(Reply::optional).collect())

@@ -287,7 +287,7 @@ async fn read<S: Store>(
     }
     if to - from <= POINTS_MAX && !draft.is_of_leader() {
         let names: Vec<_> = (first + from..first + to).map(u64::to_be_bytes).collect();
-        let values = draft.elements(key, header, Tag::Position, &names).await?;
+        let values = draft.elements_once(key, header, Tag::Position, &names).await?;
         return Ok(values.into_iter().flatten().collect());
     }
     let (start, end) = (element_at(key, header, first + from), element_at(key, header, first + to));

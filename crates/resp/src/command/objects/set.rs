@@ -109,7 +109,7 @@ impl Set {
             },
             Set::AreMembers(members) => {
                 let here = match found {
-                    Some(header) => draft.elements(key, &header, Tag::Member, members).await?,
+                    Some(header) => draft.elements_once(key, &header, Tag::Member, members).await?,
                     None => vec![None; members.len()],
                 };
                 Reply::Array(here.iter().map(|member| number(member.is_some())).collect())

@@ -196,7 +196,7 @@ impl Sorted {
             }
             Sorted::Scores(members) => {
                 let scores = match found {
-                    Some(header) => draft.elements(key, &header, Tag::Score, members).await?,
+                    Some(header) => draft.elements_once(key, &header, Tag::Score, members).await?,
                     None => vec![None; members.len()],
                 };
                 let reply = |score: Option<Bytes>| {
