@@ -218,7 +218,7 @@ fn the_load_generator_runs_against_a_cluster() {
             assert_eq!(ycsb("run", &["--workload", workload, "--resp", &resp])["errors"], 0, "{workload}");
         }
     }
-    let asks_less = (0..TRIES).any(|_| {
+    let asks_less = (0..3).any(|_| {
         let compared =
             ycsb("compare", &["--workload", "c", "--rounds", "1", "--embedded", "--cluster", cluster]);
         assert_eq!(compared["errors"], 0);
@@ -227,7 +227,7 @@ fn the_load_generator_runs_against_a_cluster() {
             compared["medians"][mode]["per_1000_reads"]["messages to leaders"].as_f64().unwrap()
         };
         // (Without a lease, as on a machine that stands still, it asks as often.)
-        leaders(0) < leaders(2)
+        leaders(0) * 2.0 < leaders(2)
     });
     assert!(asks_less, "pda asks leaders less than nda does");
     assert_eq!(dev.terminate(), Some(0));

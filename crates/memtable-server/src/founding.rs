@@ -77,6 +77,14 @@ pub fn first_members(
     servers.iter().map(|s| member(s.id.0, &s.addr)).collect()
 }
 
+/// None: the server stops. Whoever waits for others has a part of the log, which somebody may open again then.
+async fn unless_stopped<T>(shutdown: &mut Shutdown, work: impl Future<Output = T>) -> Option<T> {
+    tokio::select! {
+        () = shutdown.wait() => None,
+        done = work => Some(done),
+    }
+}
+
 /// Founds the group, or asks to be let into it, as long as that is to be done.
 pub async fn found_or_ask(raft: Raft, config: MemtableServerConfig, gate: Gate, mut shutdown: Shutdown) {
     let (shared, network) = (gate.shared.clone(), gate.network.clone());
@@ -99,7 +107,8 @@ pub async fn found_or_ask(raft: Raft, config: MemtableServerConfig, gate: Gate, 
             return;
         }
         if is_lost {
-            network.introductions(network.others(), shared.incarnation.id()).await;
+            let asked = network.introductions(network.others(), shared.incarnation.id());
+            let Some(_) = unless_stopped(&mut shutdown, asked).await else { return };
             continue;
         }
         // If it has only a vote, or is lost, the gate's watch says why nothing happens.
@@ -107,9 +116,11 @@ pub async fn found_or_ask(raft: Raft, config: MemtableServerConfig, gate: Gate, 
             continue;
         }
         pause = FOUNDING_POLL;
-        let said = network.introductions(network.others(), 0).await;
+        let asked = network.introductions(network.others(), 0);
+        let Some(said) = unless_stopped(&mut shutdown, asked).await else { return };
         let Some(members) = first_members(&config, shared.incarnation.id(), &said) else { continue };
-        match gate.check().await {
+        let Some(verdict) = unless_stopped(&mut shutdown, gate.check()).await else { return };
+        match verdict {
             Verdict::New => {}
             // What this takes is an operator.
             Verdict::Lost(_) => {

@@ -294,7 +294,10 @@ async fn a_leader_whose_log_device_hangs_hands_over_and_never_serves_in_that_ter
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_leader_that_is_told_to_stop_hands_over_first_and_the_last_ones_just_stop() {
+    let mut tries = 0;
     let (mut c, leader, term) = eventually(async || {
+        tries += 1;
+        assert!(tries <= 3, "it does not stop when another leads");
         let mut c = Cluster::start().await;
         c.write(&ALL, "before").await;
         let leader = c.leader(&ALL).await;

@@ -50,20 +50,22 @@ async fn replay_skips_the_table_that_was_flushed_while_others_hold_the_log() {
         put(&c, table, 20, 60).await;
     }
     let (mut written, mut skipped) = (120, 0);
-    while skipped == 0 {
+    for _ in 0..5 {
         c.maintain(Maintenance::Flush, "fast").await;
         c.restart_tiers().await;
         let leader = c.leader(0).await;
         let recovery = &c.status(leader)["recovery"];
         skipped = recovery["skipped_writes"].as_u64().unwrap();
         assert_eq!(recovery["replayed_writes"].as_u64().map(|n| n + skipped), Some(written), "{recovery}");
-        // It may not have stored the snapshot that tells of the flush before it was stopped.
-        if skipped == 0 {
-            put(&c, "fast", 20, 60).await;
-            written += 40;
+        assert!(written - skipped >= 80, "the two tables that were not flushed: {recovery}");
+        if skipped > 0 {
+            break;
         }
+        // It may not have stored the snapshot that tells of the flush before it was stopped.
+        put(&c, "fast", 20, 60).await;
+        written += 40;
     }
-    assert_eq!(written - skipped, 80, "the two tables that were not flushed");
+    assert!(skipped >= 40, "the table that was flushed");
     for table in ["default", "slow", "fast"] {
         check(&c, table, 0, 60).await;
     }

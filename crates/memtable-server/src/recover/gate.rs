@@ -209,7 +209,10 @@ impl Gate {
                 *self.shared.unfounded.lock() = None;
                 return;
             }
-            self.check().await;
+            tokio::select! {
+                () = shutdown.wait() => return,
+                _ = self.check() => {}
+            }
         }
     }
 }

@@ -292,8 +292,8 @@ async fn a_scan_without_its_leader_asks_it_after_all_for_what_may_have_expired()
     cluster.settled(&pnode, 0).await;
     assert_eq!((scan(&pnode, ScanRange::prefix("a:")).await.len(), without_leader()), (2, 1));
     cluster.leader().with(0, |p| p.publish());
+    // (Whether it knows of the publication already is not known.)
     assert_eq!(scan(&pnode, ScanRange::prefix("a:")).await.len(), 1);
-    assert!(without_leader() <= 2, "it may know of the publication already");
 }
 
 #[tokio::test]

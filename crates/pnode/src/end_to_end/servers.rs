@@ -134,6 +134,19 @@ async fn errors_keep_their_kind_over_grpc() {
     kv.put(put("warm-up", "1")).await.unwrap();
     cluster.leader().state.lock().write_script.push_back(v1::WriteStatus::WriteRequestTooOld);
     assert_eq!(kind(kv.put(put("k", "1")).await.unwrap_err()), ErrorKind::OutcomeUnknown);
+    // A deadline that ends when it is sent: the same. (gRPC's own may end first, and says less.)
+    cluster.leader().gate.send_replace(true);
+    let mut told = ErrorKind::Unavailable;
+    for _ in 0..5 {
+        let mut late = tonic::Request::new(put("k", "1"));
+        late.set_timeout(std::time::Duration::from_secs(2));
+        told = kind(kv.put(late).await.unwrap_err());
+        if told != ErrorKind::Unavailable {
+            break;
+        }
+    }
+    assert_eq!(told, ErrorKind::OutcomeUnknown);
+    cluster.leader().gate.send_replace(false);
     let ensure = v1::EnsureTableRequest { name: "t".into(), id: 7, ..Default::default() };
     assert_eq!(kind(admin.ensure_table(ensure).await.unwrap_err()), ErrorKind::Invalid);
     drop(server);

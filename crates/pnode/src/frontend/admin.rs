@@ -10,13 +10,13 @@ use futures::stream::{BoxStream, FuturesUnordered};
 use sextant_access::Class;
 use sextant_common::ids::PartitionId;
 use sextant_common::{Error, ErrorKind, Result};
-use sextant_environment::env::{error_of, status_of};
+use sextant_environment::env::{KIND_HEADER, error_of, status_of};
 use sextant_environment::shutdown::Shutdown;
 use sextant_proto::v1;
 use sextant_proto::v1::admin_client::AdminClient;
 use sextant_proto::v1::admin_server::Admin;
 use tonic::transport::Channel;
-use tonic::{Request, Response, Status};
+use tonic::{Code, Request, Response, Status};
 
 use super::gate::{Gate, Who};
 use super::kv::deadline;
@@ -36,6 +36,11 @@ const ROUNDS_MAX: usize = 5;
 /// More of them while nobody leads a partition: an election under load takes a while.
 const LEADERLESS_MAX: Duration = Duration::from_secs(10);
 const ROUND_PAUSE: Duration = Duration::from_millis(200);
+
+/// Whether a server's handler said so. (Otherwise it was not reached, or is of another version.)
+fn is_of_server(status: &Status) -> bool {
+    status.metadata().contains_key(KIND_HEADER) || status.code() == Code::Unimplemented
+}
 
 #[derive(Clone)]
 pub(crate) struct AdminService {
@@ -110,8 +115,10 @@ impl AdminService {
                             .extend(reply.errors.into_iter().map(|e| format!("memtable server {node}: {e}")));
                     }
                     Ok(Err(status)) => {
+                        let is_its_own = is_of_server(&status);
                         let error = error_of(status);
-                        is_refused |= error.kind != ErrorKind::Unavailable;
+                        is_refused |=
+                            is_its_own && !matches!(error.kind, ErrorKind::NotLeader | ErrorKind::Stopping);
                         errors.push(format!("memtable server {node}: {}", error.message));
                     }
                     Err(_) => errors.push(format!("memtable server {node}: no answer in time")),
@@ -143,7 +150,9 @@ impl AdminService {
         F: Future<Output = Result<Response<T>, Status>>,
     {
         let (core, patience) = (self.pnode.core(), self.leaderless_until(limit));
-        let mut last = Error::unavailable("no leader of the partition was found");
+        let mut silence = Error::unavailable("no leader of the partition was found");
+        // What a server has said itself that is not just that another one leads: in this round, or before.
+        let (mut refused, mut refused_before) = (None, None);
         let mut asked = FuturesUnordered::new();
         let mut to_ask: Vec<_> = core.memtables.values().collect();
         let (mut answered, mut rounds) = (Vec::new(), 0);
@@ -157,11 +166,14 @@ impl AdminService {
                     Ok(Some((_, Ok(reply)))) => return Ok(reply),
                     Ok(Some((peer, Err(status)))) => {
                         answered.push(peer);
+                        let is_its_own = is_of_server(&status);
                         let error = error_of(status);
                         match error.kind {
                             ErrorKind::NotLeader => {}
                             ErrorKind::Invalid => return Err(error),
-                            _ => last = error,
+                            ErrorKind::Stopping => silence = error,
+                            _ if is_its_own => refused = Some(error),
+                            _ => silence = error,
                         }
                         continue;
                     }
@@ -169,11 +181,10 @@ impl AdminService {
                     Err(_) => {}
                 }
                 rounds += 1;
-                // (Whoever does not answer may be the one that led.)
-                let nobody_leads = last.kind == ErrorKind::Unavailable;
-                let is_over = !nobody_leads || patience.is_over(&*core.env.clock);
+                let is_over = refused.is_some() || patience.is_over(&*core.env.clock);
+                refused_before = refused.take().or(refused_before);
                 if rounds >= ROUNDS_MAX && is_over && asked.is_empty() {
-                    return Err(last);
+                    return Err(refused_before.unwrap_or(silence));
                 }
                 to_ask.append(&mut answered);
             }
@@ -326,16 +337,24 @@ impl Admin for AdminService {
         let wanted = |p: &u32| request.partitions.is_empty() || request.partitions.contains(p);
         let mut missing: BTreeSet<u32> = core.views.partitions().map(|p| p.0).filter(wanted).collect();
         let mut told: BTreeMap<u32, v1::PartitionFormat> = BTreeMap::new();
-        while !missing.is_empty() {
+        for round in 1.. {
             let part = v1::RaiseFormatRequest { partitions: missing.iter().copied().collect(), ..request };
             let calls = core.memtables.values().map(|peer| {
                 let (mut admin, part) = (peer.admin.clone(), part.clone());
                 async move { tokio::time::timeout(limit, admin.raise_format(part)).await }
             });
-            let replies = join_all(calls).await.into_iter().flatten().flatten();
-            told.extend(replies.flat_map(|reply| reply.into_inner().partitions).map(|p| (p.partition, p)));
+            let mut is_older = false;
+            for reply in join_all(calls).await.into_iter().flatten() {
+                match reply {
+                    Ok(reply) => {
+                        told.extend(reply.into_inner().partitions.into_iter().map(|p| (p.partition, p)))
+                    }
+                    Err(status) => is_older |= status.code() == Code::Unimplemented,
+                }
+            }
             missing.retain(|p| !told.contains_key(p));
-            if missing.is_empty() || patience.is_over(&*core.env.clock) {
+            let is_over = is_older || patience.is_over(&*core.env.clock);
+            if missing.is_empty() || round >= ROUNDS_MAX && is_over {
                 break;
             }
             tokio::time::sleep(ROUND_PAUSE).await;

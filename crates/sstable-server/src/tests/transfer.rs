@@ -140,9 +140,13 @@ async fn a_copy_goes_on_where_it_broke_off_with_whoever_has_the_rest() {
     to.client.copy(copy_of(&meta, &[&from, &other])).await.unwrap();
     assert_eq!(resumed(&to), 1);
     // (What was deleted is erased in the background.)
-    while to.files().len() != 1 {
-        tokio::task::yield_now().await;
+    for _ in 0..10_000 {
+        if to.files().len() == 1 {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(1)).await;
     }
+    assert_eq!(to.files().len(), 1);
     let beyond = FetchRequest { id: sst_id_to_wire(sst_id(1)), offset: meta.file_bytes + 1 };
     assert_eq!(error_of(to.client.fetch(beyond).await.unwrap_err()).kind, ErrorKind::Invalid);
     // What is kept is gone with the server.
