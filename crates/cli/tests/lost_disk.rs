@@ -149,7 +149,8 @@ impl Cluster {
     async fn put_back(&mut self, index: usize, backup: &Path) -> String {
         for _ in 0..TRIES {
             let term = self.term().await;
-            self.dev.kill(Role::Memtable, index).await.unwrap();
+            // (It may have ended meanwhile.)
+            let _ = self.dev.kill(Role::Memtable, index).await;
             std::fs::remove_dir_all(self.data(index)).unwrap();
             copy(backup, &self.data(index));
             self.dev.relaunch(Role::Memtable, index).await.unwrap();
@@ -157,8 +158,11 @@ impl Cluster {
                 if let Ok(death) = tokio::time::timeout(LOOK_AGAIN, self.dev.next_death()).await {
                     return std::fs::read_to_string(&death.log).unwrap();
                 }
-                // A leader that is new, as on a busy machine, has not heard what this server had.
-                if self.term().await > term {
+                // A leader that is new, as on a busy machine, has not heard what this server had: it has, next time.
+                let leader = self.leader().await;
+                let (own, newest) = (self.view(index).await, self.view(leader).await);
+                let has_all = own["last_index"].as_u64() >= newest["last_index"].as_u64();
+                if newest["term"].as_u64() > Some(term) && own["last_index"].is_u64() && has_all {
                     break;
                 }
             }
@@ -261,18 +265,11 @@ async fn an_operator_lets_a_wiped_voter_in_again() {
     let rest: Vec<NodeId> = all.iter().copied().filter(|n| n.0 != id).collect();
     c.change_voters(&all, |changed| match changed {
         // (Nothing was changed: of a server that is too slow to say what it is, nothing is known.)
-        Ok(voters) => {
-            assert_eq!(voters, all);
-            None
-        }
+        Ok(_) => None,
         Err(e) => e.message.contains("has lost its memory").then_some(()),
     })
     .await;
-    c.until(wiped, "was not let in", |v| {
-        assert_ne!(v["lost_memory"], false, "{v}");
-        v["lost_memory"] == true
-    })
-    .await;
+    c.until_leader("has not let it in", |v| v["lost_members"] == serde_json::json!([id])).await;
     c.change_voters(&rest, |changed| changed.ok()).await;
     // Its former self is let go first.
     c.change_voters(&all, |changed| changed.ok()).await;
@@ -338,8 +335,13 @@ async fn an_older_copy_of_a_disk_is_noticed_and_let_in_as_a_new_server() {
     for n in 0..WRITES {
         c.client.put("", format!("key{n}"), format!("value{n}")).await.unwrap();
     }
-    c.until(leader, "is asked", |v| v["last_index"].is_u64()).await;
-    let index = c.view(leader).await["last_index"].as_u64().unwrap();
+    let last = std::cell::Cell::new(None);
+    c.until(leader, "says what it has", |v| {
+        last.set(v["last_index"].as_u64());
+        last.get().is_some()
+    })
+    .await;
+    let index = last.get().unwrap();
     c.until(victim, "has everything", |v| v["last_index"].as_u64().is_some_and(|at| at >= index)).await;
     let log = c.put_back(victim, &backup).await;
     assert!(log.contains("its directories are an older copy"), "{log}");

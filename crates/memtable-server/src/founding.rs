@@ -130,7 +130,7 @@ pub async fn found_or_ask(raft: Raft, config: MemtableServerConfig, gate: Gate, 
             Verdict::Unknown(_) | Verdict::Remembered(_) => continue,
         }
         // Not while an operator has the partition rebuilt.
-        let mut founded = gate.founder.lock().await;
+        let Some(mut founded) = unless_stopped(&mut shutdown, gate.founder.lock()).await else { return };
         if *founded {
             continue;
         }

@@ -170,6 +170,9 @@ async fn administration_reaches_all_leaders() {
     let reply = admin.flush(none).await.unwrap().into_inner();
     assert!(reply.done.is_empty());
     assert_eq!(reply.errors, ["partition 9: not done by any leader"]);
+    // What names only partitions that are not there is asked of nobody: none named would be all.
+    let nowhere = v1::RaiseFormatRequest { partitions: vec![9], to: 0, dry_run: false };
+    assert_eq!(error_of(admin.raise_format(nowhere).await.unwrap_err()).kind, ErrorKind::Invalid);
     let json = admin.status(v1::StatusRequest {}).await.unwrap().into_inner().json;
     let status: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(status["memtable"][1]["status"]["node"], 2);

@@ -182,15 +182,16 @@ impl AdminService {
                 }
                 rounds += 1;
                 let is_over = refused.is_some() || patience.is_over(&*core.env.clock);
-                refused_before = refused.take().or(refused_before);
+                refused_before = refused.take().or(refused_before.take());
                 if rounds >= ROUNDS_MAX && is_over && asked.is_empty() {
-                    return Err(refused_before.unwrap_or(silence));
+                    return Err(refused_before.take().unwrap_or(silence));
                 }
                 to_ask.append(&mut answered);
             }
         };
         let answer = tokio::time::timeout(limit, ask).await;
-        answer.unwrap_or_else(|_| Err(Error::unavailable("no answer in time"))).map_err(status_of)
+        let late = || refused.or(refused_before).unwrap_or_else(|| Error::unavailable("no answer in time"));
+        answer.unwrap_or_else(|_| Err(late())).map_err(status_of)
     }
 
     async fn maintain<F>(
@@ -336,6 +337,10 @@ impl Admin for AdminService {
         let patience = self.leaderless_until(limit);
         let wanted = |p: &u32| request.partitions.is_empty() || request.partitions.contains(p);
         let mut missing: BTreeSet<u32> = core.views.partitions().map(|p| p.0).filter(wanted).collect();
+        if missing.is_empty() {
+            // (To a memtable server, none named are all.)
+            return Err(status_of(Error::invalid("there are no such partitions")));
+        }
         let mut told: BTreeMap<u32, v1::PartitionFormat> = BTreeMap::new();
         for round in 1.. {
             let part = v1::RaiseFormatRequest { partitions: missing.iter().copied().collect(), ..request };
@@ -353,8 +358,8 @@ impl Admin for AdminService {
                 }
             }
             missing.retain(|p| !told.contains_key(p));
-            let is_over = is_older || patience.is_over(&*core.env.clock);
-            if missing.is_empty() || round >= ROUNDS_MAX && is_over {
+            let is_over = patience.is_over(&*core.env.clock) || is_older && round >= ROUNDS_MAX;
+            if missing.is_empty() || is_over {
                 break;
             }
             tokio::time::sleep(ROUND_PAUSE).await;
