@@ -136,12 +136,12 @@ pub(super) fn change_reply(outcome: WriteOutcome, reply: ChangeReply, is_decimal
     }
 }
 
-/// The reply to a `SET` without a condition.
+/// The reply to a plain `SET`: without a condition, and without `KEEPTTL`.
 pub(crate) fn set_status(done: Result<()>) -> Reply {
     done.map_or_else(|e| store_error(&e), |()| Reply::OK)
 }
 
-/// The reply to a `SET` with a condition, and to `SETNX`; without one it is [`set_status`].
+/// The reply to other ones, to `SETNX`, and to what moves a record: whether it was done.
 pub(super) fn set_reply(applied: bool, reply: SetReply) -> Reply {
     match (reply, applied) {
         (SetReply::Status, true) => Reply::OK,
