@@ -324,6 +324,47 @@ async fn another_replica_scans_for_one_that_cannot() {
     assert_eq!(scan(&pnode, ScanRange::default()).await.len(), expected.len());
 }
 
+fn pages_fetched(pnode: &PNode) -> u32 {
+    let mut text = String::new();
+    let mut registry = prometheus_client::registry::Registry::default();
+    pnode.metrics().register(&mut registry);
+    prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+    let line = text.lines().find(|l| l.starts_with("sextant_pnode_scan_pages_total")).unwrap();
+    line.rsplit(' ').next().unwrap().parse().unwrap()
+}
+
+#[tokio::test]
+async fn whoever_asks_for_few_records_behind_many_deletions_comes_to_them_in_few_pages() {
+    for partitions in [1, 2] {
+        let cluster = Cluster::start(partitions).await;
+        for partition in 0..partitions {
+            cluster.leader().with(partition, |p| {
+                for i in 0..3000 {
+                    p.put(&format!("a{i:04}"), None, true);
+                }
+                for i in 0..100 {
+                    p.put(&format!("b{partition}{i:02}"), Some("v"), true);
+                }
+            });
+        }
+        let pnode = cluster.pnode().await;
+        for (reverse, first) in [(false, "b000".to_owned()), (true, format!("b{}99", partitions - 1))] {
+            let before = pages_fetched(&pnode);
+            let one = ScanRange { limit: 1, page_records: 1, reverse, ..ScanRange::default() };
+            let found = scan(&pnode, one).await;
+            assert_eq!(found.iter().map(|(key, _)| key.clone()).collect::<Vec<_>>(), [first]);
+            let fetched = pages_fetched(&pnode) - before;
+            assert!(fetched <= 10 * partitions, "{fetched} pages of {partitions} partitions");
+        }
+        // No page has more than was asked for, and nothing is left out where a page was cut.
+        let small = ScanRange { page_records: 7, ..ScanRange::default() };
+        let found: Vec<_> = scan(&pnode, small.clone()).await.into_iter().map(|(key, _)| key).collect();
+        let named = |p| (0..100).map(move |i| format!("b{p}{i:02}"));
+        assert_eq!(found, (0..partitions).flat_map(named).collect::<Vec<_>>());
+        assert!(pages(&pnode, small).await.iter().all(|page| page.records.len() <= 7));
+    }
+}
+
 #[tokio::test]
 async fn a_scan_goes_no_faster_than_its_pages_are_taken() {
     let cluster = Cluster::start(1).await;
@@ -335,14 +376,7 @@ async fn a_scan_goes_no_faster_than_its_pages_are_taken() {
     let pnode = cluster.pnode().await;
     let mut stream = pnode.scan("", ScanRange { page_records: 10, ..ScanRange::default() });
     assert_eq!(stream.next_page().await.unwrap().unwrap().records.len(), 10);
-    let fetched = || {
-        let mut text = String::new();
-        let mut registry = prometheus_client::registry::Registry::default();
-        pnode.metrics().register(&mut registry);
-        prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
-        let line = text.lines().find(|l| l.starts_with("sextant_pnode_scan_pages_total")).unwrap();
-        line.rsplit(' ').next().unwrap().parse::<u32>().unwrap()
-    };
+    let fetched = || pages_fetched(&pnode);
     until("the pages ahead are there", || fetched() >= 4).await;
     drop(stream);
     for _ in 0..100 {

@@ -17,6 +17,7 @@ use sextant_environment::Clock;
 use sextant_environment::room::{Purse, Share};
 use sextant_rules::mutant::{self, Mutant};
 
+use super::PAGE_RECORDS_MAX;
 use crate::core::Core;
 use crate::filter_copies::Copies;
 use crate::router::merge::{MergedPage, merge_page};
@@ -98,6 +99,13 @@ impl PageSize {
     /// One record of any size.
     const ONE_OF_ANY_SIZE: PageSize = PageSize { records: 1, bytes: u32::MAX };
 
+    /// After a page in which there was nothing. Deleted records count for a page, so whoever asks for few would come to the next
+    /// record in many small steps.
+    fn after_nothing(self) -> Self {
+        let wider = self.records.saturating_mul(EMPTY_PAGE_GROWTH).min(PAGE_RECORDS_MAX);
+        Self { records: wider.max(self.records), ..self }
+    }
+
     /// Longer records come alone, when there is room for them.
     fn first_bytes_max(self) -> u32 {
         if self.bytes == u32::MAX { 0 } else { self.bytes }
@@ -112,7 +120,14 @@ fn hold(page: &mut MergedPage, room: Option<Share>) {
     }
 }
 
-/// One partition's page.
+/// Takes off what was not asked for, and gives the last key that is left of a page that had more.
+fn shorten(page: &mut MergedPage, records: usize) -> Option<Bytes> {
+    let is_longer = page.records.len() > records;
+    page.records.truncate(records);
+    page.records.last().filter(|_| is_longer).map(|(last, _)| last.clone())
+}
+
+/// One partition's page: no more records than were asked for.
 pub(super) struct PartitionPage {
     pub snapshot_seq: Seq,
     pub records: Vec<(Bytes, Record)>,
@@ -120,6 +135,9 @@ pub(super) struct PartitionPage {
     /// Pages in which there was nothing came before this one, each of a moment of its own.
     pub passed_over: bool,
 }
+
+/// By how much more is asked for after a page in which there was nothing.
+const EMPTY_PAGE_GROWTH: u32 = 4;
 
 /// Most SSTables of one page: each is opened, and a block of it read. A page goes no further than so many answer for.
 const TABLES_MAX: usize = 64;
@@ -241,16 +259,18 @@ impl Pages {
         let mut room: Option<Share> = None;
         let mut backoff = Backoff::default();
         let (mut damage, mut passed_over) = (None, false);
+        let mut wanted = size;
         loop {
             self.core.check_running()?;
             let leader = self.core.leaders.get(partition).node;
-            let size = if room.is_some() { PageSize::ONE_OF_ANY_SIZE } else { size };
-            match self.page_once(table, partition, &from, size, deadline).await {
+            let size_now = if room.is_some() { PageSize::ONE_OF_ANY_SIZE } else { wanted };
+            match self.page_once(table, partition, &from, size_now, deadline).await {
                 Ok((snapshot_seq, mut merged, window)) => {
                     self.core.metrics.scan_pages.inc();
-                    let rest = match &merged.covered_to {
-                        Some(_) => from.after(merged.covered_to.as_ref()),
-                        None => from.after_window(&window),
+                    let cut = shorten(&mut merged, size.records as usize);
+                    let rest = match (&cut, &merged.covered_to) {
+                        (Some(last), _) | (None, Some(last)) => from.after(Some(last)),
+                        (None, None) => from.after_window(&window),
                     };
                     hold(&mut merged, room.take());
                     match rest {
@@ -259,6 +279,7 @@ impl Pages {
                             deadline = self.core.deadline(None);
                             backoff.reset();
                             passed_over = true;
+                            wanted = wanted.after_nothing();
                             from = rest;
                         }
                         rest => {
