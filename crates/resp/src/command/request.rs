@@ -239,6 +239,14 @@ impl Request {
         }
     }
 
+    /// Whether it may be answered by a look at what is there: because it reads, or because it would change nothing.
+    pub fn may_be_looked_up(&self) -> bool {
+        match self {
+            Self::Object(object) => !object.writes || object.may_change_nothing(),
+            other => other.access() == Access::Read,
+        }
+    }
+
     /// Whether its answer may be to something that took effect.
     pub fn may_write(&self) -> bool {
         match self {

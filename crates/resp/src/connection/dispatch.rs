@@ -325,7 +325,7 @@ impl<S: Store> Connection<S> {
             true => Keys::All,
             false => Keys::of(request, self.shared.key_seed, order),
         };
-        if access == Access::Read && (unhindered || !self.pipeline.blocks_read(&keys_of(&request))) {
+        if request.may_be_looked_up() && (unhindered || !self.pipeline.blocks_read(&keys_of(&request))) {
             ahead = match command::look_ahead(&request, &self.shared.store, looked) {
                 Ahead::Reply(reply) if reply.size() <= SHORT_BYTES => {
                     let client = &self.conversation.entry;

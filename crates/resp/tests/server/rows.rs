@@ -119,12 +119,87 @@ async fn elements_of_one_object_are_one_batch_and_each_command_is_told_of_its_ow
         ("sadd s a b\r\nsadd s b c\r\nsadd s c\r\n", ":2\r\n:1\r\n:0\r\n"),
         ("srem s a d\r\nsrem s a b\r\n", ":1\r\n:1\r\n"),
         ("hdel h f\r\nhdel h f g\r\n", ":1\r\n:1\r\n"),
+        (
+            "zadd z 1 m 2 n\r\nzadd z 3 m 3 m\r\nzadd z ch 4 m 1 o\r\nzincrby z 2 n\r\nzadd z nx 9 m\r\nzadd z incr inf o\r\n\
+             zincrby z -inf o\r\nzadd z ch gt 1 m 5 n\r\n",
+            ":2\r\n:0\r\n:2\r\n$1\r\n4\r\n:0\r\n$3\r\ninf\r\n-ERR resulting score is not a number (NaN)\r\n:1\r\n",
+        ),
+        (
+            "zadd z xx 6 m 7 nosuch\r\nzadd z xx incr 1 m\r\nzadd z xx incr 1 nosuch\r\n",
+            ":0\r\n$1\r\n7\r\n$-1\r\n",
+        ),
     ] {
         let before = store.writes();
         client.ask(pipeline.as_bytes(), replies.as_bytes()).await;
         assert_eq!(store.writes() - before, 1, "{pipeline}");
     }
-    client.ask(b"exists h\r\nscard s\r\n", b":0\r\n:1\r\n").await;
+    client.ask(b"exists h\r\nscard s\r\nzcard z\r\n", b":0\r\n:1\r\n:3\r\n").await;
+    client
+        .ask(
+            b"zrange z 0 -1 withscores\r\n",
+            b"*6\r\n$1\r\nn\r\n$1\r\n5\r\n$1\r\nm\r\n$1\r\n7\r\n$1\r\no\r\n$3\r\ninf\r\n",
+        )
+        .await;
+}
+
+#[tokio::test]
+async fn what_would_change_nothing_writes_nothing() {
+    for at_hand in [true, false] {
+        let store = MemoryStore::new(at_hand);
+        let server = start(store.clone(), config()).await;
+        let mut client = Raw::connect(server.local_addr()).await;
+        client
+            .ask(b"hset h f 1\r\nsadd s a b\r\nzadd z 1 a 2 b\r\nset x 1\r\n", b":1\r\n:2\r\n:2\r\n+OK\r\n")
+            .await;
+        let wrong = "-WRONGTYPE Operation against a key holding the wrong kind of value\r\n";
+        for (command, reply, writes) in [
+            ("zadd z 1 a", ":0\r\n", false),
+            ("zadd z ch 1 a 2 b 1 a", ":0\r\n", false),
+            ("zadd z nx 5 a 6 b", ":0\r\n", false),
+            ("zadd z gt ch 0 a 2 b", ":0\r\n", false),
+            ("zadd z xx 5 nosuch", ":0\r\n", false),
+            ("zadd z nx incr 5 a", "$-1\r\n", false),
+            ("zincrby z 0 b", "$1\r\n2\r\n", false),
+            ("zadd nosuch xx 1 a", ":0\r\n", false),
+            ("zadd x 1 a", wrong, false),
+            ("zadd z 1 a 3 b", ":0\r\n", true),
+            ("zadd z nx 1 a 3 c", ":1\r\n", true),
+            ("sadd s a b", ":0\r\n", !at_hand),
+            ("sadd s a c", ":1\r\n", true),
+            ("srem s nosuch none", ":0\r\n", !at_hand),
+            ("srem nosuch a", ":0\r\n", false),
+            ("srem s c", ":1\r\n", true),
+            ("zrem z nosuch", ":0\r\n", false),
+            ("hsetnx h f 2", ":0\r\n", !at_hand),
+            ("hsetnx h g 2", ":1\r\n", true),
+            ("hdel h nosuch", ":0\r\n", !at_hand),
+            ("hdel h nosuch f g", ":2\r\n", true),
+        ] {
+            let before = store.writes();
+            client.ask(format!("{command}\r\n").as_bytes(), reply.as_bytes()).await;
+            assert_eq!(store.writes() > before, writes, "{command}, at hand: {at_hand}");
+        }
+        client
+            .ask(
+                b"smembers s\r\nexists h\r\nzscore z c\r\n",
+                b"*2\r\n$1\r\na\r\n$1\r\nb\r\n:0\r\n$1\r\n3\r\n",
+            )
+            .await;
+    }
+}
+
+#[tokio::test]
+async fn what_comes_behind_a_write_of_its_key_is_not_looked_up_before_it() {
+    let store = MemoryStore::new(true);
+    let server = start(store.clone(), config()).await;
+    let mut client = Raw::connect(server.local_addr()).await;
+    client.ask(b"sadd s a b\r\nzadd z 1 a 2 b\r\n", b":2\r\n:2\r\n").await;
+    let before = store.writes();
+    store.hold_writes(true);
+    client.send(b"srem s a\r\nsadd s a\r\nzrem z a\r\nzadd z 1 a\r\n").await;
+    store.until_writes(before + 2).await;
+    store.hold_writes(false);
+    client.expect(b":1\r\n:1\r\n:1\r\n:1\r\n").await;
 }
 
 #[tokio::test]
@@ -155,7 +230,8 @@ const KINDS: [&str; 5] = [
     "hset a f 1; hset a f x; hset a f 2 g 3; hsetnx a f 4; hincrby a f 2; hincrbyfloat a f 1.5; hdel a f; hdel a f g; \
      hlen a; hmget a f g; hset a h 1; hset b f 1",
     "sadd a m; sadd a m n; srem a m; srem a m n; scard a; smismember a m n; sadd a o; sadd b m",
-    "zadd a 1 m; zincrby a 2 m; zrem a m; zpopmin a; zadd a 3 n; zcard a; zscore a m",
+    "zadd a 1 m; zincrby a 2 m; zrem a m; zpopmin a; zadd a 3 n; zcard a; zscore a m; zadd a ch 1 m 2 n 1 m; zadd a nx 4 n 5 o; \
+     zadd a gt 2 m; zadd a xx ch 6 o; zadd a incr 1 o; zadd b 1 m; zmscore a m n o",
 ];
 
 fn commands() -> impl Strategy<Value = Vec<&'static str>> {

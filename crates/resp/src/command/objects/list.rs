@@ -50,7 +50,7 @@ pub(super) struct Find {
 
 const KIND: Kind = Kind::List;
 /// So many elements are read one by one, as they may be at hand here, and not as a range.
-const POINTS_MAX: u64 = 256;
+const POINTS_MAX: u64 = 1024;
 
 fn ends(header: &Header) -> (u64, u64) {
     header.ends.unwrap_or((LIST_MIDDLE, LIST_MIDDLE))

@@ -1,4 +1,5 @@
-//! Reads of few elements by their names, of what is at hand: as cheap as reads of as many records.
+//! Reads of few elements by their names, of what is at hand: as cheap as reads of as many records. And writes that change nothing, since
+//! what is at hand is already as they would have it (a member is added that is there, with its score; one is removed that is not).
 //!
 //! The header says which object it is, then its elements are looked at. One that is there was so while the object was; that one is not
 //! there, or how several are, counts if the header is still the same.
@@ -25,32 +26,67 @@ const ELEMENTS_MAX: usize = 64;
 struct Read<'n> {
     kind: Kind,
     tag: Tag,
-    /// None: only its header.
-    names: &'n [Bytes],
+    names: Names<'n>,
+}
+
+/// Of elements; without any, only the header is read.
+#[derive(Clone, Copy)]
+enum Names<'n> {
+    Of(&'n [Bytes]),
+    /// Those of members that come with scores.
+    Scored(&'n [(f64, Bytes)]),
+}
+
+impl<'n> Names<'n> {
+    fn len(self) -> usize {
+        match self {
+            Names::Of(names) => names.len(),
+            Names::Scored(members) => members.len(),
+        }
+    }
+
+    fn iter(self) -> impl Iterator<Item = &'n Bytes> {
+        let (names, members) = match self {
+            Names::Of(names) => (names, &[][..]),
+            Names::Scored(members) => (&[][..], members),
+        };
+        names.iter().chain(members.iter().map(|(_, name)| name))
+    }
 }
 
 impl Object {
     fn read(&self) -> Option<Read<'_>> {
-        let one = std::slice::from_ref::<Bytes>;
+        let one = |name| Names::Of(std::slice::from_ref::<Bytes>(name));
+        let (all, none) = (Names::Of, Names::Of(&[]));
         let (kind, tag, names) = match &self.command {
-            Command::Hash(Hash::Get(name) | Hash::Exists(name) | Hash::ValueLength(name)) => {
-                (Kind::Hash, Tag::Field, one(name))
-            }
-            Command::Hash(Hash::GetMany(names)) => (Kind::Hash, Tag::Field, &names[..]),
-            Command::Hash(Hash::Length) => (Kind::Hash, Tag::Field, &[][..]),
+            Command::Hash(
+                Hash::Get(name) | Hash::Exists(name) | Hash::ValueLength(name) | Hash::SetNew(name, _),
+            ) => (Kind::Hash, Tag::Field, one(name)),
+            Command::Hash(Hash::GetMany(names) | Hash::Delete(names)) => (Kind::Hash, Tag::Field, all(names)),
+            Command::Hash(Hash::Length) => (Kind::Hash, Tag::Field, none),
             Command::Set(Set::IsMember(name)) => (Kind::Set, Tag::Member, one(name)),
-            Command::Set(Set::AreMembers(names)) => (Kind::Set, Tag::Member, &names[..]),
-            Command::Set(Set::Length) => (Kind::Set, Tag::Member, &[][..]),
+            Command::Set(Set::AreMembers(names) | Set::Add(names) | Set::Remove(names)) => {
+                (Kind::Set, Tag::Member, all(names))
+            }
+            Command::Set(Set::Length) => (Kind::Set, Tag::Member, none),
             Command::Sorted(Sorted::Score(name)) => (Kind::SortedSet, Tag::Score, one(name)),
-            Command::Sorted(Sorted::Scores(names)) => (Kind::SortedSet, Tag::Score, &names[..]),
-            Command::Sorted(Sorted::Length) => (Kind::SortedSet, Tag::Score, &[][..]),
-            Command::List(List::Length) => (Kind::List, Tag::Position, &[][..]),
+            Command::Sorted(Sorted::Scores(names) | Sorted::Remove(names)) => {
+                (Kind::SortedSet, Tag::Score, all(names))
+            }
+            Command::Sorted(Sorted::Add(add)) => (Kind::SortedSet, Tag::Score, Names::Scored(&add.members)),
+            Command::Sorted(Sorted::Length) => (Kind::SortedSet, Tag::Score, none),
+            Command::List(List::Length) => (Kind::List, Tag::Position, none),
             _ => return None,
         };
         (names.len() <= ELEMENTS_MAX).then_some(Read { kind, tag, names })
     }
 
-    /// The reply, if all that it takes is at hand.
+    /// Whether it may turn out to change nothing ([`Object::look`]).
+    pub fn may_change_nothing(&self) -> bool {
+        self.writes && self.read().is_some()
+    }
+
+    /// The reply, if all that it takes is at hand, and nothing is to be changed.
     pub fn look<S: Store>(&self, store: &S) -> Option<Reply> {
         let read = self.read()?;
         let key = &self.keys[0];
@@ -58,13 +94,13 @@ impl Object {
             Look::Known(Ok(record)) => Some(record),
             _ => None,
         };
-        let Some(record) = header()? else { return Some(self.answer(0, vec![None; read.names.len()])) };
+        let Some(record) = header()? else { return self.answer_without(read.names.len()) };
         if record.kind != read.kind {
             return Some(WRONG_TYPE);
         }
         let Header { version, count, .. } = Header::decode(&record.value)?;
         let (mut values, mut bytes) = (Vec::with_capacity(read.names.len()), 0);
-        for name in read.names {
+        for name in read.names.iter() {
             let found = store.look_element(&element_key(key, version, read.tag, name))?.ok()?;
             bytes += found.as_ref().map_or(0, |record| record.value.len());
             values.push(found.map(|record| record.value));
@@ -77,16 +113,38 @@ impl Object {
             [None] => header()?.is_some_and(|now| is_of(&now, version)),
             _ => header()?.is_some_and(|now| now.seq == record.seq),
         };
-        stands.then(|| self.answer(count, values))
+        if stands { self.answer(count, values) } else { None }
     }
 
-    /// `values`: of the elements that are named.
-    fn answer(&self, count: u64, values: Vec<Option<Bytes>>) -> Reply {
+    /// There is no object.
+    fn answer_without(&self, names: usize) -> Option<Reply> {
+        let makes_one = match &self.command {
+            Command::Hash(Hash::SetNew(..)) | Command::Set(Set::Add(_)) => true,
+            Command::Sorted(Sorted::Add(add)) => !add.rule.only_there,
+            _ => false,
+        };
+        if makes_one { None } else { self.answer(0, vec![None; names]) }
+    }
+
+    /// `values`: of the elements that are named. None: something is to be changed.
+    fn answer(&self, count: u64, values: Vec<Option<Bytes>>) -> Option<Reply> {
         let score =
             |value: Option<Bytes>| value.as_deref().and_then(score_of).map_or(Reply::Nil, Reply::Double);
         let number = |value: &Option<Bytes>| Reply::Integer(i64::from(value.is_some()));
-        let mut all = values.into_iter();
+        let nothing = |changes: bool| (!changes).then_some(Reply::Integer(0));
         match &self.command {
+            Command::Hash(Hash::SetNew(..)) | Command::Set(Set::Add(_)) => {
+                return nothing(values.iter().any(Option::is_none));
+            }
+            Command::Hash(Hash::Delete(_)) | Command::Set(Set::Remove(_)) => {
+                return nothing(values.iter().any(Option::is_some));
+            }
+            Command::Sorted(Sorted::Remove(_)) => return nothing(values.iter().any(Option::is_some)),
+            Command::Sorted(Sorted::Add(add)) => return add.unchanged(&values),
+            _ => {}
+        }
+        let mut all = values.into_iter();
+        Some(match &self.command {
             Command::Hash(Hash::Get(_)) => Reply::optional(all.next().flatten()),
             Command::Hash(Hash::GetMany(_)) => Reply::Array(all.map(Reply::optional).collect()),
             Command::Hash(Hash::ValueLength(_)) => {
@@ -97,7 +155,7 @@ impl Object {
             Command::Sorted(Sorted::Score(_)) => score(all.next().flatten()),
             Command::Sorted(Sorted::Scores(_)) => Reply::Array(all.map(score).collect()),
             _ => Reply::Integer(count as i64),
-        }
+        })
     }
 }
 

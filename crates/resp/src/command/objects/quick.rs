@@ -1,12 +1,14 @@
 //! The quick way of commands that put, remove or add to elements by their names: one batch, whose header is counted by the sequencer.
 //! So what many clients write to one object does not make any of them repeat, unless the object goes, or comes, meanwhile.
 
+use std::collections::HashMap;
+
 use bytes::Bytes;
 use sextant_common::ids::Seq;
 use sextant_common::marks::Kind;
 use sextant_common::object::{ELEMENTS_TABLE, Header, Tag, element_key};
 use sextant_common::operation::{
-    Condition, Lane, Lifetime, Misfit, OpOutcome, Operation, Returns, Told, Update,
+    Condition, Effect, Lane, Lifetime, Misfit, OpOutcome, Operation, Returns, Told, Update,
 };
 use sextant_common::{Error, ErrorKind, Result};
 use sextant_rules::mutant::{self, Mutant};
@@ -30,8 +32,8 @@ struct Plan {
     /// The last `counted` are those of the elements that the object counts.
     ops: Vec<Operation>,
     counted: usize,
-    /// What is known already of the answer.
-    reply: Option<Reply>,
+    /// The answers, if they are known already.
+    replies: Option<Vec<Reply>>,
 }
 
 /// None: the command has no such way.
@@ -87,22 +89,35 @@ pub(super) async fn run_all<S: Store>(
         let plan = match &object.command {
             Command::Hash(command) => of_hash(command, key, version),
             Command::Set(command) => of_set(command, key, version),
-            Command::Sorted(Sorted::Add(add)) => match of_add(add, key, version, is_new, store).await? {
-                Ok(plan) => plan,
-                // (What was remembered may be of an object that is gone.)
-                Err(_) if hint.is_some() => {
-                    object.hints.forget(key);
-                    hint = None;
-                    continue;
-                }
-                Err(reply) => return Ok(Some(vec![reply])),
-            },
+            Command::Sorted(Sorted::Add(_)) => {
+                let adds = objects.iter().filter_map(|object| match &object.command {
+                    Command::Sorted(Sorted::Add(add)) => Some(add),
+                    _ => None,
+                });
+                of_adds(adds.collect(), key, version, is_new, store).await?
+            }
             Command::Sorted(Sorted::Remove(members)) => of_removal(members, key, version, store).await?,
             _ => return Ok(None),
         };
-        let Plan { mut ops, mut counted, reply } = plan;
+        let Plan { mut ops, mut counted, replies } = plan;
+        // (Those that are known already are of all commands.)
+        let planned_apart = if replies.is_some() { &[][..] } else { others };
+        if let Some(replies) = &replies
+            && ops.iter().all(|op| matches!(op.effect, Effect::Check))
+        {
+            // Nothing is to be changed, if this is still the object: what it does not have, it did not have.
+            let now = store.get(key.clone(), S::Missed::default()).await?;
+            let now = now.filter(|record| record.kind == kind).and_then(|r| Header::decode(&r.value));
+            if now.is_some_and(|now| now.version == version) {
+                object.hints.remember(key, kind, version);
+                return Ok(Some(replies.clone()));
+            }
+            object.hints.forget(key);
+            hint = None;
+            continue;
+        }
         let mut of_each = vec![ops.len()];
-        for other in others {
+        for other in planned_apart {
             let plan = match &other.command {
                 Command::Hash(command) => of_hash(command, key, version),
                 Command::Set(command) => of_set(command, key, version),
@@ -123,8 +138,8 @@ pub(super) async fn run_all<S: Store>(
         if outcome.applied {
             // (If the last element is gone, this one is no use, and does no harm.)
             object.hints.remember(key, kind, version);
-            if let Some(reply) = reply {
-                return Ok(Some(vec![reply]));
+            if replies.is_some() {
+                return Ok(replies);
             }
             let mut results = &outcome.results[..outcome.results.len().saturating_sub(1)];
             let answers = objects.iter().zip(of_each).map(|(object, count)| {
@@ -164,12 +179,14 @@ pub(in crate::command) enum Doing {
     DeletesFields,
     AddsMembers,
     RemovesMembers,
+    /// Whether it makes a sorted set if there is none.
+    SetsScores(bool),
 }
 
-/// (What is written of sorted sets depends on what is read before.)
 pub(super) fn doing(object: &Object) -> Option<Doing> {
-    way(&object.command)?;
+    let (_, creates) = way(&object.command)?;
     match &object.command {
+        Command::Sorted(Sorted::Add(_)) => Some(Doing::SetsScores(creates)),
         Command::Hash(Hash::Delete(_)) => Some(Doing::DeletesFields),
         Command::Hash(_) => Some(Doing::SetsFields),
         Command::Set(Set::Add(_)) => Some(Doing::AddsMembers),
@@ -193,7 +210,7 @@ fn way(command: &Command) -> Option<(Kind, bool)> {
         Command::Hash(Hash::Delete(fields)) if few(fields.len()) => Some((Kind::Hash, false)),
         Command::Set(Set::Add(members)) if few(members.len()) => Some((Kind::Set, true)),
         Command::Set(Set::Remove(members)) if few(members.len()) => Some((Kind::Set, false)),
-        Command::Sorted(Sorted::Add(add)) if few(add.members.len()) && add.has_distinct_members() => {
+        Command::Sorted(Sorted::Add(add)) if few(add.members.len()) => {
             Some((Kind::SortedSet, !add.rule.only_there))
         }
         Command::Sorted(Sorted::Remove(members)) if members.len() == 1 => Some((Kind::SortedSet, false)),
@@ -239,7 +256,7 @@ fn of_hash(command: &Hash, key: &Bytes, version: u64) -> Plan {
         }
         _ => vec![],
     };
-    Plan { counted: ops.len(), ops, reply: None }
+    Plan { counted: ops.len(), ops, replies: None }
 }
 
 fn of_set(command: &Set, key: &Bytes, version: u64) -> Plan {
@@ -251,7 +268,7 @@ fn of_set(command: &Set, key: &Bytes, version: u64) -> Plan {
         }
         _ => vec![],
     };
-    Plan { counted: ops.len(), ops, reply: None }
+    Plan { counted: ops.len(), ops, replies: None }
 }
 
 /// A put that says whether there was something before.
@@ -263,60 +280,81 @@ fn insert(key: Bytes, value: Bytes) -> Operation {
     Operation::insert(ELEMENTS_TABLE, key, value).skip_on_failure()
 }
 
-impl Add {
-    /// (What one of them does to a member, the next one would not know.)
-    fn has_distinct_members(&self) -> bool {
-        let mut names: Vec<&Bytes> = self.members.iter().map(|(_, member)| member).collect();
-        names.sort_unstable();
-        names.windows(2).all(|pair| pair[0] != pair[1])
-    }
+/// A member of a sorted set, and what becomes of it.
+struct Member<'c> {
+    name: &'c Bytes,
+    key: Bytes,
+    /// Of what was read; 0: it was not there.
+    seq: Seq,
+    before: Option<f64>,
+    now: Option<f64>,
 }
 
-/// The scores as they are now are read, and have to be so still when they are written.
-async fn of_add<S: Store>(
-    add: &Add,
+/// The scores as they are now are read, and have to be so still when they are written. Each command finds what those before it leave.
+async fn of_adds<S: Store>(
+    adds: Vec<&Add>,
     key: &Bytes,
     version: u64,
     is_new: bool,
     store: &S,
-) -> Result<std::result::Result<Plan, Reply>> {
-    let header = Header::new(version, 0);
-    let names: Vec<Bytes> =
-        add.members.iter().map(|(_, member)| element_key(key, version, Tag::Score, member)).collect();
-    let before = match is_new {
-        true => vec![None; names.len()],
-        false => store.elements(names.clone()).await?,
-    };
-    let (mut index, mut members) = (Vec::new(), Vec::new());
-    let (mut counts, mut last) = ((0, 0), None);
-    for (((score, member), name), before) in add.members.iter().zip(names).zip(before) {
-        let seq = before.as_ref().map_or(Seq(0), |record| record.seq);
-        let old = before.and_then(|record| score_of(&record.value));
-        let placed = match add.place(old, *score) {
-            Ok(placed) => placed,
-            Err(reply) => return Ok(Err(reply)),
-        };
-        last = Some((placed, old));
-        let op = match placed {
-            Placed::Stays | Placed::Ruled => Operation::check_only(ELEMENTS_TABLE, name),
-            Placed::At(score) => {
-                match old {
-                    Some(old) => {
-                        index.push(Operation::delete(ELEMENTS_TABLE, by_score(key, &header, old, member)));
-                        counts.1 += 1;
-                    }
+) -> Result<Plan> {
+    let (mut members, mut places) = (Vec::<Member<'_>>::new(), HashMap::<&Bytes, usize>::new());
+    for (_, name) in adds.iter().flat_map(|add| &add.members) {
+        places.entry(name).or_insert_with(|| {
+            let key = element_key(key, version, Tag::Score, name);
+            members.push(Member { name, key, seq: Seq(0), before: None, now: None });
+            members.len() - 1
+        });
+    }
+    if !is_new {
+        let found = store.elements(members.iter().map(|member| member.key.clone()).collect()).await?;
+        for (member, record) in members.iter_mut().zip(found) {
+            let Some(record) = record else { continue };
+            let score = score_of(&record.value);
+            (member.seq, member.before, member.now) = (record.seq, score, score);
+        }
+    }
+    let mut carry_out = |add: &Add| {
+        let (mut counts, mut last) = ((0, 0), None);
+        for (score, name) in &add.members {
+            let member = &mut members[places[name]];
+            let before = member.now;
+            // (Only what adds to a score can go wrong, and that has one member.)
+            let placed = match add.place(before, *score) {
+                Ok(placed) => placed,
+                Err(reply) => return reply,
+            };
+            last = Some((placed, before));
+            if let Placed::At(score) = placed {
+                member.now = Some(score);
+                match before {
+                    Some(_) => counts.1 += 1,
                     None => counts.0 += 1,
                 }
-                let place = by_score(key, &header, score, member);
-                index.push(Operation::put(ELEMENTS_TABLE, place, Bytes::new()));
-                Operation::put(ELEMENTS_TABLE, name, Bytes::copy_from_slice(&(score + 0.0).to_le_bytes()))
             }
+        }
+        add.reply(counts, last)
+    };
+    let replies: Vec<Reply> = adds.iter().map(|add| carry_out(add)).collect();
+    let header = Header::new(version, 0);
+    let (counted, mut index, mut scores) = (members.len(), Vec::new(), Vec::with_capacity(members.len()));
+    for Member { name, key: score_key, seq, before, now } in members {
+        let op = match now {
+            Some(score) if now != before => {
+                index.extend(
+                    before.map(|old| Operation::delete(ELEMENTS_TABLE, by_score(key, &header, old, name))),
+                );
+                let place = by_score(key, &header, score, name);
+                index.push(Operation::put(ELEMENTS_TABLE, place, Bytes::new()));
+                let value = Bytes::copy_from_slice(&(score + 0.0).to_le_bytes());
+                Operation::put(ELEMENTS_TABLE, score_key, value)
+            }
+            _ => Operation::check_only(ELEMENTS_TABLE, score_key),
         };
-        members.push(op.only_if(Condition::SeqEquals(seq)));
+        scores.push(op.only_if(Condition::SeqEquals(seq)));
     }
-    let counted = members.len();
-    index.append(&mut members);
-    Ok(Ok(Plan { ops: index, counted, reply: Some(add.reply(counts, last)) }))
+    index.append(&mut scores);
+    Ok(Plan { ops: index, counted, replies: Some(replies) })
 }
 
 async fn of_removal<S: Store>(members: &[Bytes], key: &Bytes, version: u64, store: &S) -> Result<Plan> {
@@ -337,10 +375,10 @@ async fn of_removal<S: Store>(members: &[Bytes], key: &Bytes, version: u64, stor
         let seq = before.as_ref().map_or(Seq(0), |record| record.seq);
         removals.push(op.only_if(Condition::SeqEquals(seq)));
     }
-    let reply = Some(Reply::Integer(index.len() as i64));
+    let replies = Some(vec![Reply::Integer(index.len() as i64)]);
     let counted = removals.len();
     index.append(&mut removals);
-    Ok(Plan { ops: index, counted, reply })
+    Ok(Plan { ops: index, counted, replies })
 }
 
 /// The reply to what took effect.
@@ -367,8 +405,6 @@ fn answer(command: &Command, results: &[OpOutcome]) -> Result<Reply> {
 
 #[cfg(test)]
 mod tests {
-    use sextant_common::operation::Effect;
-
     use super::*;
 
     #[test]

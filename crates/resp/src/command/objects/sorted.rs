@@ -114,6 +114,20 @@ impl Add {
         })
     }
 
+    /// The reply, if the members stay as they are with these scores; None: something is to be changed.
+    pub fn unchanged(&self, before: &[Option<Bytes>]) -> Option<Reply> {
+        let mut last = None;
+        for ((score, _), before) in self.members.iter().zip(before) {
+            let before = before.as_deref().and_then(score_of);
+            match self.place(before, *score) {
+                Ok(Placed::At(_)) => return None,
+                Ok(placed) => last = Some((placed, before)),
+                Err(reply) => return Some(reply),
+            }
+        }
+        Some(self.reply((0, 0), last))
+    }
+
     /// `placed`: what became of the last member, and its score before.
     pub fn reply(&self, (added, changed): (i64, i64), last: Option<(Placed, Option<f64>)>) -> Reply {
         match (self.increments, last) {
