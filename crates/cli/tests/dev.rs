@@ -129,7 +129,7 @@ fn a_cluster_of_processes_serves_survives_a_kill_and_a_restart_and_leaves_nobody
 
     // A second cluster on the same directory is refused in one clear line.
     let second = Command::new(SEXTANT).args(["dev", "--data"]).arg(dir.path()).output().unwrap();
-    assert_eq!(second.status.code(), Some(2));
+    assert_eq!(second.status.code(), Some(3));
     assert!(String::from_utf8_lossy(&second.stderr).contains("another cluster runs on"));
 
     // The leader of partition 0 is killed: reads and writes go on.

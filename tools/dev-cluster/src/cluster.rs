@@ -58,7 +58,7 @@ impl DevCluster {
             }
             let lock = env.vfs.lock(&data.join("dev.lock")).map_err(|e| {
                 if e.kind() == std::io::ErrorKind::WouldBlock {
-                    Error::invalid(format!("another cluster runs on {}", data.display()))
+                    Error::unavailable(format!("another cluster runs on {}", data.display()))
                 } else {
                     Error::from(e)
                 }

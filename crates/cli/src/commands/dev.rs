@@ -80,6 +80,9 @@ fn options(args: &DevArgs) -> Result<DevOptions, Failure> {
 /// How to talk to it.
 fn banner(args: &DevArgs, line: &ReadyLine) -> String {
     let mut out = String::new();
+    // As the caller named it, so that what is printed can be run.
+    let program = std::env::args_os().next().unwrap_or_else(|| "sextant".into());
+    let program = program.display();
     let data = args.data.display();
     let _ = writeln!(
         out,
@@ -106,10 +109,10 @@ fn banner(args: &DevArgs, line: &ReadyLine) -> String {
     let port = first.resp.rsplit_once(':').map_or("", |(_, port)| port);
     let _ = writeln!(out, "Try:");
     let _ = writeln!(out, "  redis-cli -p {port} set a 1");
-    let _ = writeln!(out, "  sextant get a --server {}", other.grpc);
-    let _ = writeln!(out, "  sextant status --server {}", first.grpc);
-    let _ = writeln!(out, "  sextant ycsb load --records 100000 --grpc {}", first.grpc);
+    let _ = writeln!(out, "  {program} get a --server {}", other.grpc);
+    let _ = writeln!(out, "  {program} status --server {}", first.grpc);
+    let _ = writeln!(out, "  {program} ycsb load --records 100000 --table ycsb --grpc {}", first.grpc);
     let _ = writeln!(out, "  curl http://{}/metrics", first.http);
-    let _ = writeln!(out, "Stop it with Ctrl-C; `sextant dev --data {data}` finds all data again.");
+    let _ = writeln!(out, "Stop it with Ctrl-C; `{program} dev --data {data}` finds all data again.");
     out
 }
