@@ -154,9 +154,9 @@ async fn what_would_change_nothing_writes_nothing() {
         let wrong = "-WRONGTYPE Operation against a key holding the wrong kind of value\r\n";
         for (command, reply, writes) in [
             ("zadd z 1 a", ":0\r\n", false),
-            ("zadd z ch 1 a 2 b 1 a", ":0\r\n", false),
-            ("zadd z nx 5 a 6 b", ":0\r\n", false),
-            ("zadd z gt ch 0 a 2 b", ":0\r\n", false),
+            ("zadd z ch 1 a 2 b 1 a", ":0\r\n", !at_hand),
+            ("zadd z nx 5 a 6 b", ":0\r\n", !at_hand),
+            ("zadd z gt ch 0 a 2 b", ":0\r\n", !at_hand),
             ("zadd z xx 5 nosuch", ":0\r\n", false),
             ("zadd z nx incr 5 a", "$-1\r\n", false),
             ("zincrby z 0 b", "$1\r\n2\r\n", false),

@@ -102,10 +102,9 @@ pub(super) async fn run_all<S: Store>(
         let Plan { mut ops, mut counted, replies } = plan;
         // (Those that are known already are of all commands.)
         let planned_apart = if replies.is_some() { &[][..] } else { others };
-        if let Some(replies) = &replies
-            && ops.iter().all(|op| matches!(op.effect, Effect::Check))
-        {
-            // Nothing is to be changed, if this is still the object: what it does not have, it did not have.
+        if let (Some(replies), [Operation { effect: Effect::Check, .. }]) = (&replies, &ops[..]) {
+            // Nothing is to be changed of its only member, if this is still the object: it was so when the member was read. (Several
+            // may never have been so at one moment: the sequencer decides.)
             let now = store.get(key.clone(), S::Missed::default()).await?;
             let now = now.filter(|record| record.kind == kind).and_then(|r| Header::decode(&r.value));
             if now.is_some_and(|now| now.version == version) {
