@@ -58,6 +58,17 @@ pub(super) async fn run<S: Store>(
     watched: &[Arc<Watched>],
     lane: Lane,
 ) -> Result<Done> {
+    run_within(shared, commands, watched, lane, ATTEMPTS_MAX).await
+}
+
+/// The same, with so many attempts.
+pub(super) async fn run_within<S: Store>(
+    shared: &Shared<S>,
+    commands: &[Queued],
+    watched: &[Arc<Watched>],
+    lane: Lane,
+    attempts: usize,
+) -> Result<Done> {
     let (store, env) = (&shared.store, &shared.env);
     let mut expected = Vec::new();
     for watched in watched.iter().filter(|_| !mutant::active(Mutant::WatchWithoutVersions)) {
@@ -78,7 +89,7 @@ pub(super) async fn run<S: Store>(
         )));
     }
     let until_ns = shared.now_ns() + ATTEMPTS_TIME_MAX.as_nanos() as u64;
-    for attempt in 0..ATTEMPTS_MAX {
+    for attempt in 0..attempts {
         if attempt > 0 {
             if shared.now_ns() > until_ns {
                 break;

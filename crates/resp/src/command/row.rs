@@ -29,12 +29,17 @@ const COMMANDS_MAX: usize = 64;
 const ARGUMENTS_MAX: usize = 1024;
 const BYTES_MAX: usize = 48 * 1024;
 
+/// So many of one quick way are better off without those of another.
+const ALIKE_MIN: usize = 8;
+
 /// How much a row has.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RowSize {
     commands: usize,
     arguments: usize,
     bytes: usize,
+    /// How the commands on an object go together, if all of them go so.
+    alike: Option<objects::Row>,
 }
 
 impl RowSize {
@@ -44,6 +49,12 @@ impl RowSize {
             Request::Object(object) => (object.arguments, object.bytes),
             request => (1, request.bytes()),
         };
+        let row = object_row(request);
+        let is_like_them = self.commands == 0 || row == self.alike;
+        if !is_like_them && self.commands >= ALIKE_MIN && matches!(self.alike, Some(objects::Row::Quick(_))) {
+            return false;
+        }
+        self.alike = if is_like_them { row } else { None };
         self.commands += 1;
         self.arguments += arguments;
         self.bytes += bytes;
@@ -61,7 +72,8 @@ pub(crate) fn go_together(before: &Request, next: &Request) -> bool {
     let is_same_key = || before.single_key().is_some() && before.single_key() == next.single_key();
     match (object_row(before), object_row(next)) {
         (None, None) => is_operation(before) && is_operation(next) && is_same_key(),
-        (before, next) => before == next && is_same_key(),
+        (Some(_), Some(_)) => is_same_key(),
+        _ => false,
     }
 }
 

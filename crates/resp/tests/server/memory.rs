@@ -68,6 +68,8 @@ struct Told {
     asked_bytes_max: AtomicU64,
     /// How many times elements were asked for by their names.
     element_reads: AtomicU64,
+    /// The same of ranges of elements.
+    range_reads: AtomicU64,
     /// The next time that they are waits; whether one does.
     holds_read: AtomicBool,
     held_read: watch::Sender<bool>,
@@ -102,6 +104,7 @@ impl MemoryStore {
                 walks: watch::Sender::new(0),
                 asked_bytes_max: AtomicU64::new(0),
                 element_reads: AtomicU64::new(0),
+                range_reads: AtomicU64::new(0),
                 holds_read: AtomicBool::new(false),
                 held_read: watch::Sender::new(false),
                 asked: AtomicU64::new(0),
@@ -212,6 +215,12 @@ impl MemoryStore {
     /// How many times elements were asked for by their names.
     pub fn element_reads(&self) -> u64 {
         self.told.element_reads.load(Ordering::SeqCst)
+    }
+
+    /// How many times ranges of elements were asked for.
+    #[allow(dead_code, reason = "the measurement of the front end alone has no use for it")]
+    pub fn range_reads(&self) -> u64 {
+        self.told.range_reads.load(Ordering::SeqCst)
     }
 
     /// The most elements that were asked for by their names at a time.
@@ -327,6 +336,7 @@ impl Store for MemoryStore {
     }
 
     async fn element_page(&self, range: ElementRange) -> Result<ElementPage> {
+        self.told.range_reads.fetch_add(1, Ordering::SeqCst);
         // Short ones, so that there are several.
         const PAGE: u64 = 7;
         let ElementRange { start, end, reverse, limit } = range;

@@ -143,6 +143,68 @@ async fn elements_of_one_object_are_one_batch_and_each_command_is_told_of_its_ow
 }
 
 #[tokio::test]
+async fn commands_of_different_quick_ways_are_one_batch_too() {
+    let store = MemoryStore::new(false);
+    let server = start(store.clone(), config()).await;
+    let mut client = Raw::connect(server.local_addr()).await;
+    for (pipeline, replies) in [
+        ("zadd z 1 a 2 b 3 c\r\nzrem z a\r\nzrem z a b\r\nzadd z 5 d 6 c\r\n", ":3\r\n:1\r\n:1\r\n:1\r\n"),
+        ("zrem z c\r\nzrem z c d\r\nzrem z d\r\n", ":1\r\n:1\r\n:0\r\n"),
+        ("sadd s a\r\nsrem s a\r\nsadd s b\r\nsrem s b c\r\nsadd s d\r\n", ":1\r\n:1\r\n:1\r\n:1\r\n:1\r\n"),
+        ("hset h f 1 g 2\r\nhdel h f\r\nhincrby h f 4\r\nhsetnx h g 3\r\n", ":2\r\n:1\r\n:4\r\n:0\r\n"),
+    ] {
+        let before = store.writes();
+        client.ask(pipeline.as_bytes(), replies.as_bytes()).await;
+        assert_eq!(store.writes() - before, 1, "{pipeline}");
+    }
+    client.ask(b"exists z\r\nsmembers s\r\nhget h f\r\n", b":0\r\n*1\r\n$1\r\nd\r\n$1\r\n4\r\n").await;
+    // What is gone in between takes its lifetime along.
+    client.ask(b"expire s 100\r\n", b":1\r\n").await;
+    client.ask(b"sadd s e\r\nsrem s e d\r\nsadd s f\r\nttl s\r\n", b":1\r\n:2\r\n:1\r\n:-1\r\n").await;
+    // Many of one way go it without the others.
+    let many: String = (0..20).map(|at| format!("sadd m {at}\r\n")).collect();
+    let before = store.writes();
+    client
+        .ask(
+            format!("{many}srem m 1 2 99\r\nscard m\r\n").as_bytes(),
+            &[&b":1\r\n".repeat(20)[..], b":2\r\n:18\r\n"].concat(),
+        )
+        .await;
+    assert_eq!(store.writes() - before, 2);
+}
+
+#[tokio::test]
+async fn commands_that_go_together_read_together() {
+    let store = MemoryStore::new(false);
+    let server = start(store.clone(), config()).await;
+    let mut client = Raw::connect(server.local_addr()).await;
+    let members: String = (0..60).map(|at| format!(" {at} m{at:02}")).collect();
+    client.ask(format!("zadd z{members}\r\nsadd s{members}\r\n").as_bytes(), b":60\r\n:120\r\n").await;
+    let (before, writes) = (store.range_reads(), store.writes());
+    let pipeline = "zpopmin z\r\nzpopmax z\r\nzremrangebyrank z 0 0\r\n".repeat(5);
+    client.send(format!("{pipeline}echo end\r\n").as_bytes()).await;
+    let said = String::from_utf8(client.until(END).await).unwrap();
+    let popped = |at: usize| format!("*2\r\n$3\r\nm{at:02}\r\n${}\r\n{at}\r\n", at.to_string().len());
+    let expected: String = (0..5).map(|at| popped(2 * at) + &popped(59 - at) + ":1\r\n").collect();
+    assert_eq!(said.strip_suffix("$3\r\nend\r\n"), Some(&expected[..]));
+    assert_eq!(store.writes() - writes, 1);
+    assert!(store.range_reads() - before <= 2 * 60u64.div_ceil(7), "from either end once, in pages of 7");
+    client.ask(b"zcard z\r\n", b":45\r\n").await;
+    let (before, writes) = (store.range_reads(), store.writes());
+    client.send(format!("{}echo end\r\n", "spop s\r\n".repeat(40)).as_bytes()).await;
+    let said = String::from_utf8(client.until(END).await).unwrap();
+    let popped: std::collections::HashSet<&str> = said.lines().filter(|l| !l.starts_with('$')).collect();
+    assert_eq!((popped.len(), store.writes() - writes, store.range_reads() - before), (41, 1, 18));
+    client.ask(b"scard s\r\n", b":80\r\n").await;
+    // In transactions too.
+    let before = store.element_reads();
+    client.send(b"multi\r\nsadd s a\r\nsismember s b\r\nsrem s c a\r\nzincrby z 1 m20\r\nzscore z m21\r\nexec\r\n").await;
+    let replies = "+OK\r\n+QUEUED\r\n+QUEUED\r\n+QUEUED\r\n+QUEUED\r\n+QUEUED\r\n*5\r\n:1\r\n:0\r\n:1\r\n$2\r\n21\r\n$2\r\n21\r\n";
+    client.expect(replies.as_bytes()).await;
+    assert_eq!(store.element_reads() - before, 2, "of each object once");
+}
+
+#[tokio::test]
 async fn what_would_change_nothing_writes_nothing() {
     for at_hand in [true, false] {
         let store = MemoryStore::new(at_hand);

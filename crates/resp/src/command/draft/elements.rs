@@ -28,6 +28,24 @@ const PAGE_ELEMENTS: u64 = 10_000;
 /// The same by their names, in bytes of their keys: each has the key of its object in it.
 const CHUNK_BYTES: usize = 256 * 1024;
 
+/// Elements that are read at least, and ranges that are remembered, if several commands go together.
+const AHEAD_ELEMENTS: u64 = 64;
+const FETCHED_MAX: usize = 16;
+
+/// The first elements of a range, as they are stored.
+pub(super) struct Fetched {
+    of: ElementRange,
+    elements: Vec<(Bytes, Bytes)>,
+    /// All of them.
+    is_whole: bool,
+}
+
+impl Fetched {
+    fn is_of(&self, range: &ElementRange) -> bool {
+        (&self.of.start, &self.of.end, self.of.reverse) == (&range.start, &range.end, range.reverse)
+    }
+}
+
 /// What is stored, as changes leave it; both in one order, the first so many.
 fn merged(
     stored: Vec<(Bytes, Bytes)>,
@@ -201,7 +219,9 @@ impl<'s, S: Store> Draft<'s, S> {
         let element_keys = ElementKeys::new(key, header.version, tag);
         for (at, name) in names.iter().enumerate() {
             let element = element_keys.of(name.as_ref());
+            let was_asked = || self.known_to_exist.get(&(header.version, tag))?.get(name.as_ref()).copied();
             let is_there = match self.at_hand(header, tag, name.as_ref(), &element) {
+                None if was_asked().is_some() => was_asked(),
                 None => self.store.look_element(&element).transpose()?.map(|record| {
                     self.read.moments += 1;
                     self.read.rests_on_header = true;
@@ -220,6 +240,10 @@ impl<'s, S: Store> Draft<'s, S> {
             }
         }
         self.ask_whether_they_exist(&mut missing, missing_bytes, &mut exist).await?;
+        if self.is_of_one_moment {
+            let known = self.known_to_exist.entry((header.version, tag)).or_default();
+            known.extend(names.iter().map(|name| Bytes::copy_from_slice(name.as_ref())).zip(exist.clone()));
+        }
         Ok(exist)
     }
 
@@ -266,46 +290,40 @@ impl<'s, S: Store> Draft<'s, S> {
 
     /// The first elements of a range, of one tag.
     pub async fn range(&mut self, header: &Header, range: ElementRange) -> Carried<Vec<(Bytes, Bytes)>> {
+        self.range_read(header, range, false).await
+    }
+
+    /// The same of elements without values: if several commands go together, some more are read for those behind this one.
+    pub async fn range_of_names(
+        &mut self,
+        header: &Header,
+        range: ElementRange,
+    ) -> Carried<Vec<(Bytes, Bytes)>> {
+        self.range_read(header, range, true).await
+    }
+
+    async fn range_read(
+        &mut self,
+        header: &Header,
+        range: ElementRange,
+        ahead: bool,
+    ) -> Carried<Vec<(Bytes, Bytes)>> {
         let ElementRange { start, end, reverse, limit } = range;
         if start >= end || limit == 0 {
             return Ok(vec![]);
         }
         let changed = || self.elements.range::<Bytes, _>(&start..&end);
         let gone = changed().filter(|(_, value)| value.is_none()).count() as u64;
-        let mut left = limit.saturating_add(gone);
-        let mut found: Vec<(Bytes, Bytes)> = Vec::new();
-        let mut last_page_bytes = 0;
-        let (mut from, mut to) = (start.clone(), end.clone());
-        while left > 0 && !self.fresh.contains(&header.version) {
-            let page = ElementRange {
-                start: from.clone(),
-                end: to.clone(),
-                reverse,
-                limit: left.min(PAGE_ELEMENTS),
-            };
-            // (The next one may be as long as the last one.)
-            self.make_room(last_page_bytes)?;
-            let before = self.read.bytes;
-            let turn = self.turns.turn(page.limit.min(header.count)).await?;
-            let page = self.store.element_page(page).await?;
-            drop(turn);
-            self.read.moments += if page.took_several { 2 } else { 1 };
-            self.read.rests_on_header = true;
-            let bytes = page.elements.iter().map(|(key, value)| key.len() + value.len()).sum();
-            self.count_read(page.elements.len(), bytes)?;
-            last_page_bytes = self.read.bytes - before;
-            left = left.saturating_sub(page.elements.len() as u64);
-            match page.elements.last() {
-                Some((last, _)) if reverse => to = last.clone(),
-                Some((last, _)) => from = Bytes::from([&last[..], b"\0"].concat()),
-                None => {}
-            }
-            let is_over = !page.has_more || page.elements.is_empty();
-            found.extend(page.elements);
-            if is_over {
-                break;
-            }
-        }
+        let wanted = ElementRange {
+            start: start.clone(),
+            end: end.clone(),
+            reverse,
+            limit: limit.saturating_add(gone),
+        };
+        let mut found = match self.fresh.contains(&header.version) {
+            true => vec![],
+            false => self.stored(header, wanted, ahead).await?,
+        };
         let changed = self.elements.range::<Bytes, _>(&start..&end);
         let passed_over = changed.clone().count();
         if passed_over > 0 {
@@ -322,6 +340,71 @@ impl<'s, S: Store> Draft<'s, S> {
             }
         }
         found.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+        Ok(found)
+    }
+
+    /// The first stored elements of a range.
+    async fn stored(
+        &mut self,
+        header: &Header,
+        wanted: ElementRange,
+        ahead: bool,
+    ) -> Carried<Vec<(Bytes, Bytes)>> {
+        let most = usize::try_from(wanted.limit).unwrap_or(usize::MAX);
+        let before = self.fetched.iter().position(|fetched| fetched.is_of(&wanted));
+        if let Some(fetched) = before.map(|at| &self.fetched[at])
+            && (fetched.is_whole || fetched.elements.len() >= most)
+        {
+            let found: Vec<_> = fetched.elements.iter().take(most).cloned().collect();
+            self.look(found.len() / PASSED_OVER)?;
+            if found.len() > TURN_ELEMENTS {
+                tokio::task::yield_now().await;
+            }
+            return Ok(found);
+        }
+        let mut left = match self.is_of_one_moment && ahead {
+            true => wanted.limit.saturating_mul(2).max(AHEAD_ELEMENTS),
+            false => wanted.limit,
+        };
+        let mut found: Vec<(Bytes, Bytes)> = Vec::new();
+        let (mut last_page_bytes, mut is_whole) = (0, false);
+        let (mut from, mut to) = (wanted.start.clone(), wanted.end.clone());
+        while left > 0 && !is_whole {
+            let page = ElementRange {
+                start: from.clone(),
+                end: to.clone(),
+                reverse: wanted.reverse,
+                limit: left.min(PAGE_ELEMENTS),
+            };
+            // (The next one may be as long as the last one.)
+            self.make_room(last_page_bytes)?;
+            let before = self.read.bytes;
+            let turn = self.turns.turn(page.limit.min(header.count)).await?;
+            let page = self.store.element_page(page).await?;
+            drop(turn);
+            self.read.moments += if page.took_several { 2 } else { 1 };
+            self.read.rests_on_header = true;
+            let bytes = page.elements.iter().map(|(key, value)| key.len() + value.len()).sum();
+            self.count_read(page.elements.len(), bytes)?;
+            last_page_bytes = self.read.bytes - before;
+            left = left.saturating_sub(page.elements.len() as u64);
+            match page.elements.last() {
+                Some((last, _)) if wanted.reverse => to = last.clone(),
+                Some((last, _)) => from = Bytes::from([&last[..], b"\0"].concat()),
+                None => {}
+            }
+            is_whole = !page.has_more || page.elements.is_empty();
+            found.extend(page.elements);
+        }
+        if self.is_of_one_moment {
+            let fetched = Fetched { of: wanted, elements: found.clone(), is_whole };
+            match before {
+                Some(at) => self.fetched[at] = fetched,
+                None if self.fetched.len() < FETCHED_MAX => self.fetched.push(fetched),
+                None => {}
+            }
+        }
+        found.truncate(most);
         Ok(found)
     }
 

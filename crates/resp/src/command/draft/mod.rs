@@ -75,6 +75,10 @@ pub(super) struct Draft<'s, S> {
     elements: BTreeMap<Bytes, Option<Bytes>>,
     /// Stored ones that were read by their names. (A version is of one object: its key need not be kept with each of them.)
     known: HashMap<(u64, Tag), HashMap<Bytes, Option<Bytes>>>,
+    /// The same of elements of which only that was asked: whether they are there.
+    known_to_exist: HashMap<(u64, Tag), HashMap<Bytes, bool>>,
+    /// Ranges that were read, of commands that may come back to them.
+    fetched: Vec<elements::Fetched>,
     /// Versions that were given here: nothing of them is stored.
     fresh: HashSet<u64>,
     /// What was read of stored elements.
@@ -150,6 +154,8 @@ impl<'s, S: Store> Draft<'s, S> {
             cells,
             elements: BTreeMap::new(),
             known: HashMap::new(),
+            known_to_exist: HashMap::new(),
+            fetched: Vec::new(),
             fresh: HashSet::new(),
             read: Read { bytes, ..Read::default() },
             looked: 0,

@@ -4,6 +4,7 @@
 //! still the same version: alone, in transactions, or [with others](crate::companions) on the same object. Commands that change elements by their names have a [quick](quick) way
 //! beside it, on which those of many clients do not make each other repeat. How objects are kept: `sextant_common::object`.
 
+mod ahead;
 mod combined;
 mod decode;
 mod decode_sorted;
@@ -16,8 +17,6 @@ mod quick;
 mod set;
 mod several;
 mod sorted;
-
-use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use sextant_common::marks::Kind;
@@ -40,11 +39,12 @@ use crate::hints::Hints;
 use crate::shared::Shared;
 use crate::store::Store;
 
+pub(super) use ahead::read_ahead;
 pub(super) use decode::decode;
 pub(super) use decode_sorted::{number, says_zero};
 
-/// Most elements of a list that are asked for together because commands that go together take them one by one.
-const READ_AHEAD_MAX: u64 = 256;
+/// How often commands of different quick ways are tried together.
+const MIXED_ATTEMPTS: usize = 2;
 
 /// A command on objects.
 pub(crate) struct Object {
@@ -59,12 +59,12 @@ pub(crate) struct Object {
     hints: Hints,
 }
 
-/// How commands on one object go together. Those go together whose rows are equal.
+/// How commands on one object go together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Row {
-    /// As [companions](crate::companions).
+    /// As [companions](crate::companions). So do others with it.
     InLine,
-    /// The [quick](quick) way.
+    /// The [quick](quick) way, with those that do the same.
     Quick(quick::Doing),
 }
 
@@ -160,11 +160,7 @@ impl Object {
         if !self.writes || self.keys.len() > 1 {
             return None;
         }
-        match quick::doing(self) {
-            Some(doing) => Some(Row::Quick(doing)),
-            None if quick::has_way(self) => None,
-            None => Some(Row::InLine),
-        }
+        Some(quick::doing(self).map_or(Row::InLine, Row::Quick))
     }
 
     /// Alone, or with others on the same object that have come meanwhile.
@@ -197,10 +193,14 @@ pub(super) enum RowDone {
 /// In the boxes that they came in, and go on in.
 pub(crate) type Objects = Vec<Box<Object>>;
 
-/// Several of one [`Row`], all on one key, in this order.
+/// Several that have a [`Row`], all on one key, in this order.
 pub(super) async fn run_row<S: Store>(objects: Objects, shared: &Shared<S>, lane: Lane) -> RowDone {
-    if objects.first().and_then(|object| object.row()) == Some(Row::InLine) {
+    let rows = || objects.iter().map(|object| object.row());
+    if rows().any(|row| row == Some(Row::InLine)) {
         return in_line(objects, shared, lane).await;
+    }
+    if !rows().all(|row| row == objects[0].row()) {
+        return mixed(objects, shared, lane).await;
     }
     let all: Vec<&Object> = objects.iter().map(|object| &**object).collect();
     match quick::run_all(&all, shared, lane).await {
@@ -210,6 +210,20 @@ pub(super) async fn run_row<S: Store>(objects: Objects, shared: &Shared<S>, lane
         }
         Ok(None) | Err(_) => RowDone::Apart(objects.into_iter().map(Request::Object).collect()),
     }
+}
+
+/// Those that each have a quick way, but not the same one. (None of them has to repeat often because it has company.)
+async fn mixed<S: Store>(objects: Objects, shared: &Shared<S>, lane: Lane) -> RowDone {
+    let commands: Vec<Queued> =
+        objects.into_iter().map(|object| Queued::Ask(Request::Object(object))).collect();
+    match atomic::run_within(shared, &commands, &[], lane, MIXED_ATTEMPTS).await {
+        Ok(Done::Replies(replies)) => return RowDone::Replies(replies),
+        Err(e) if !matches!(e.kind, ErrorKind::Invalid | ErrorKind::Retry) => {
+            return RowDone::Replies(commands.iter().map(|_| store_error(&e)).collect());
+        }
+        Ok(_) | Err(_) => {}
+    }
+    RowDone::Apart(requests_of(commands))
 }
 
 async fn in_line<S: Store>(objects: Objects, shared: &Shared<S>, lane: Lane) -> RowDone {
@@ -237,25 +251,6 @@ pub(super) async fn behind<S: Store>(told: Receiver<Turn>, shared: &Shared<S>, l
         Ok(Turn::Lead(_lead, object, others)) => together(object, others, shared, lane).await,
         Err(_) => Err(Error::new(ErrorKind::OutcomeUnknown, "the server stops")),
     }
-}
-
-/// Has at hand what commands that go together take from lists, one after the other.
-pub(super) async fn read_ahead<S: Store>(commands: &[Queued], draft: &mut Draft<'_, S>) -> Carried<()> {
-    let mut taken: BTreeMap<&Bytes, (u64, u64)> = BTreeMap::new();
-    for command in commands {
-        if let Queued::Ask(Request::Object(object)) = command
-            && let Some((left, right)) = object.takes()
-        {
-            let all = taken.entry(&object.keys[0]).or_default();
-            *all = (all.0.saturating_add(left), all.1.saturating_add(right));
-        }
-    }
-    for (key, (left, right)) in taken {
-        if (2..=READ_AHEAD_MAX).contains(&left.saturating_add(right)) {
-            list::read_ahead(draft, key, (left, right)).await?;
-        }
-    }
-    Ok(())
 }
 
 async fn alone<S: Store>(command: Queued, shared: &Shared<S>, lane: Lane) -> Result<Reply> {

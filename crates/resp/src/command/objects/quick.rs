@@ -96,7 +96,13 @@ pub(super) async fn run_all<S: Store>(
                 });
                 of_adds(adds.collect(), key, version, is_new, store).await?
             }
-            Command::Sorted(Sorted::Remove(members)) => of_removal(members, key, version, store).await?,
+            Command::Sorted(Sorted::Remove(_)) => {
+                let removals = objects.iter().filter_map(|object| match &object.command {
+                    Command::Sorted(Sorted::Remove(members)) => Some(&members[..]),
+                    _ => None,
+                });
+                of_removals(removals.collect(), key, version, store).await?
+            }
             _ => return Ok(None),
         };
         let Plan { mut ops, mut counted, replies } = plan;
@@ -180,22 +186,20 @@ pub(in crate::command) enum Doing {
     RemovesMembers,
     /// Whether it makes a sorted set if there is none.
     SetsScores(bool),
+    RemovesScores,
 }
 
 pub(super) fn doing(object: &Object) -> Option<Doing> {
     let (_, creates) = way(&object.command)?;
     match &object.command {
         Command::Sorted(Sorted::Add(_)) => Some(Doing::SetsScores(creates)),
+        Command::Sorted(Sorted::Remove(_)) => Some(Doing::RemovesScores),
         Command::Hash(Hash::Delete(_)) => Some(Doing::DeletesFields),
         Command::Hash(_) => Some(Doing::SetsFields),
         Command::Set(Set::Add(_)) => Some(Doing::AddsMembers),
         Command::Set(Set::Remove(_)) => Some(Doing::RemovesMembers),
         _ => None,
     }
-}
-
-pub(super) fn has_way(object: &Object) -> bool {
-    way(&object.command).is_some()
 }
 
 /// The kind of the object, and whether it is made if there is none.
@@ -212,7 +216,7 @@ fn way(command: &Command) -> Option<(Kind, bool)> {
         Command::Sorted(Sorted::Add(add)) if few(add.members.len()) => {
             Some((Kind::SortedSet, !add.rule.only_there))
         }
-        Command::Sorted(Sorted::Remove(members)) if members.len() == 1 => Some((Kind::SortedSet, false)),
+        Command::Sorted(Sorted::Remove(members)) if few(members.len()) => Some((Kind::SortedSet, false)),
         _ => None,
     }
 }
@@ -224,6 +228,7 @@ fn names_bytes(command: &Command, key: &[u8]) -> usize {
         Command::Hash(Hash::Set(pairs, _)) => pairs.iter().map(|(field, _)| key.len() + field.len()).sum(),
         Command::Hash(Hash::Delete(fields)) => names(fields),
         Command::Set(Set::Add(members) | Set::Remove(members)) => names(members),
+        Command::Sorted(Sorted::Remove(members)) => 3 * names(members),
         // Two names, and the places of the old score and of the new one.
         Command::Sorted(Sorted::Add(add)) => {
             add.members.iter().map(|(_, member)| 4 * (key.len() + member.len())).sum()
@@ -289,6 +294,41 @@ struct Member<'c> {
     now: Option<f64>,
 }
 
+/// Those that commands name, each once.
+struct Members<'c> {
+    all: Vec<Member<'c>>,
+    places: HashMap<&'c Bytes, usize>,
+}
+
+impl<'c> Members<'c> {
+    fn named(names: impl Iterator<Item = &'c Bytes>, key: &Bytes, version: u64) -> Self {
+        let (mut all, mut places) = (Vec::new(), HashMap::new());
+        for name in names {
+            places.entry(name).or_insert_with(|| {
+                let key = element_key(key, version, Tag::Score, name);
+                all.push(Member { name, key, seq: Seq(0), before: None, now: None });
+                all.len() - 1
+            });
+        }
+        Self { all, places }
+    }
+
+    async fn read<S: Store>(&mut self, store: &S) -> Result<()> {
+        let found = store.elements(self.all.iter().map(|member| member.key.clone()).collect()).await?;
+        for (member, record) in self.all.iter_mut().zip(found) {
+            let Some(record) = record else { continue };
+            let score = score_of(&record.value);
+            (member.seq, member.before, member.now) = (record.seq, score, score);
+        }
+        Ok(())
+    }
+
+    /// One that was named.
+    fn of(&mut self, name: &Bytes) -> &mut Member<'c> {
+        &mut self.all[self.places[name]]
+    }
+}
+
 /// The scores as they are now are read, and have to be so still when they are written. Each command finds what those before it leave.
 async fn of_adds<S: Store>(
     adds: Vec<&Add>,
@@ -297,26 +337,15 @@ async fn of_adds<S: Store>(
     is_new: bool,
     store: &S,
 ) -> Result<Plan> {
-    let (mut members, mut places) = (Vec::<Member<'_>>::new(), HashMap::<&Bytes, usize>::new());
-    for (_, name) in adds.iter().flat_map(|add| &add.members) {
-        places.entry(name).or_insert_with(|| {
-            let key = element_key(key, version, Tag::Score, name);
-            members.push(Member { name, key, seq: Seq(0), before: None, now: None });
-            members.len() - 1
-        });
-    }
+    let names = adds.iter().flat_map(|add| &add.members).map(|(_, name)| name);
+    let mut members = Members::named(names, key, version);
     if !is_new {
-        let found = store.elements(members.iter().map(|member| member.key.clone()).collect()).await?;
-        for (member, record) in members.iter_mut().zip(found) {
-            let Some(record) = record else { continue };
-            let score = score_of(&record.value);
-            (member.seq, member.before, member.now) = (record.seq, score, score);
-        }
+        members.read(store).await?;
     }
     let mut carry_out = |add: &Add| {
         let (mut counts, mut last) = ((0, 0), None);
         for (score, name) in &add.members {
-            let member = &mut members[places[name]];
+            let member = members.of(name);
             let before = member.now;
             // (Only what adds to a score can go wrong, and that has one member.)
             let placed = match add.place(before, *score) {
@@ -336,8 +365,8 @@ async fn of_adds<S: Store>(
     };
     let replies: Vec<Reply> = adds.iter().map(|add| carry_out(add)).collect();
     let header = Header::new(version, 0);
-    let (counted, mut index, mut scores) = (members.len(), Vec::new(), Vec::with_capacity(members.len()));
-    for Member { name, key: score_key, seq, before, now } in members {
+    let (counted, mut index, mut scores) = (members.all.len(), Vec::new(), Vec::new());
+    for Member { name, key: score_key, seq, before, now } in members.all {
         let op = match now {
             Some(score) if now != before => {
                 index.extend(
@@ -356,27 +385,34 @@ async fn of_adds<S: Store>(
     Ok(Plan { ops: index, counted, replies: Some(replies) })
 }
 
-async fn of_removal<S: Store>(members: &[Bytes], key: &Bytes, version: u64, store: &S) -> Result<Plan> {
+/// As [`of_adds`].
+async fn of_removals<S: Store>(
+    removals: Vec<&[Bytes]>,
+    key: &Bytes,
+    version: u64,
+    store: &S,
+) -> Result<Plan> {
     let header = Header::new(version, 0);
-    let names: Vec<Bytes> =
-        members.iter().map(|member| element_key(key, version, Tag::Score, member)).collect();
-    let before = store.elements(names.clone()).await?;
-    let (mut index, mut removals) = (Vec::new(), Vec::new());
-    for ((member, name), before) in members.iter().zip(names).zip(before) {
-        let op = match &before {
-            Some(record) => {
-                let score = score_of(&record.value).unwrap_or_default();
-                index.push(Operation::delete(ELEMENTS_TABLE, by_score(key, &header, score, member)));
-                Operation::delete(ELEMENTS_TABLE, name)
+    let mut members = Members::named(removals.iter().copied().flatten(), key, version);
+    members.read(store).await?;
+    let mut remove = |name: &Bytes| members.of(name).now.take().is_some();
+    let replies = removals.iter().map(|names| {
+        let removed = names.iter().filter(|name| remove(name)).count();
+        Reply::Integer(removed as i64)
+    });
+    let replies = Some(replies.collect());
+    let (counted, mut index, mut scores) = (members.all.len(), Vec::new(), Vec::new());
+    for Member { name, key: score_key, seq, before, .. } in members.all {
+        let op = match before {
+            Some(score) => {
+                index.push(Operation::delete(ELEMENTS_TABLE, by_score(key, &header, score, name)));
+                Operation::delete(ELEMENTS_TABLE, score_key)
             }
-            None => Operation::check_only(ELEMENTS_TABLE, name),
+            None => Operation::check_only(ELEMENTS_TABLE, score_key),
         };
-        let seq = before.as_ref().map_or(Seq(0), |record| record.seq);
-        removals.push(op.only_if(Condition::SeqEquals(seq)));
+        scores.push(op.only_if(Condition::SeqEquals(seq)));
     }
-    let replies = Some(vec![Reply::Integer(index.len() as i64)]);
-    let counted = removals.len();
-    index.append(&mut removals);
+    index.append(&mut scores);
     Ok(Plan { ops: index, counted, replies })
 }
 

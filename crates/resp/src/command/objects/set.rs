@@ -272,7 +272,14 @@ pub(super) async fn sample<S: Store>(
             let (start, end) = element_range(key, header.version, tag);
             let limit = wanted.max(PART);
             let end_of = |reverse| ElementRange { start: start.clone(), end: end.clone(), reverse, limit: 1 };
-            let ends = (draft.range(header, end_of(false)).await?, draft.range(header, end_of(true)).await?);
+            let ends = match tag {
+                // (Members have no values.)
+                Tag::Member => (
+                    draft.range_of_names(header, end_of(false)).await?,
+                    draft.range_of_names(header, end_of(true)).await?,
+                ),
+                _ => (draft.range(header, end_of(false)).await?, draft.range(header, end_of(true)).await?),
+            };
             let (Some((first, _)), Some((last, _))) = (ends.0.first(), ends.1.first()) else {
                 return Ok(vec![]);
             };

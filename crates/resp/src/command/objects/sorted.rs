@@ -408,7 +408,11 @@ async fn in_range<S: Store>(
     };
     let by_name = matches!(range.by, By::Name(..));
     let limit = limit.saturating_add(skip);
-    let found = draft.range(header, ElementRange { start, end, reverse, limit }).await?;
+    let wanted = ElementRange { start, end, reverse, limit };
+    let found = match by_name {
+        true => draft.range(header, wanted).await?,
+        false => draft.range_of_names(header, wanted).await?,
+    };
     let found = found.into_iter().skip(usize::try_from(skip).unwrap_or(usize::MAX));
     let member = |(name, value): (Bytes, Bytes)| {
         let element = element_of(&name, key);
