@@ -41,6 +41,10 @@ impl Latencies {
     }
 
     /// How many were observed.
+    pub fn sum_ns(&self) -> u64 {
+        self.0.sum_ns.load(Ordering::Relaxed)
+    }
+
     pub fn count(&self) -> u64 {
         self.0.buckets.iter().map(|bucket| bucket.load(Ordering::Relaxed)).sum()
     }

@@ -10,7 +10,7 @@ pub fn metrics() -> String {
     };
     let sample = concat!("sextant_build_info{version=\"", env!("CARGO_PKG_VERSION"), "\"}");
     family("sextant_build_info", "gauge", "1, with the version of this server", sample, 1.0);
-    if let Some(seconds) = cpu_seconds() {
+    if let Some(seconds) = cpu_seconds().map(|(user, system)| user + system) {
         let (name, sample) = ("process_cpu_seconds", "process_cpu_seconds_total");
         family(name, "counter", "User and system CPU time spent", sample, seconds);
     }
@@ -34,7 +34,8 @@ pub fn without_huge_pages() {
     }
 }
 
-fn cpu_seconds() -> Option<f64> {
+/// What this process has spent as itself, and in the system for it.
+pub fn cpu_seconds() -> Option<(f64, f64)> {
     // SAFETY: an all-zero rusage is valid, and getrusage only writes to it.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     // SAFETY: `usage` is valid for writing.
@@ -42,7 +43,14 @@ fn cpu_seconds() -> Option<f64> {
         return None;
     }
     let seconds = |t: libc::timeval| t.tv_sec as f64 + t.tv_usec as f64 / 1e6;
-    Some(seconds(usage.ru_utime) + seconds(usage.ru_stime))
+    Some((seconds(usage.ru_utime), seconds(usage.ru_stime)))
+}
+
+/// The most memory of this process that was in use; None: the system does not tell.
+pub fn peak_resident_bytes() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let kib = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?.split_whitespace().next()?;
+    Some(kib.parse::<u64>().ok()? * 1024)
 }
 
 /// Memory of this process that is in use; None: the system does not tell.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -9,7 +10,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use sextant_environment::latency::Latencies;
 
-use crate::command_table::{COMMANDS, Id};
+use crate::command_table::{COMMANDS, Id, Spec};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct CommandLabel {
@@ -35,6 +36,7 @@ pub(crate) struct Metrics {
     commands: Vec<Counter>,
     /// The same.
     took: Vec<Latencies>,
+    pace: Mutex<Pace>,
 }
 
 impl RespMetrics {
@@ -80,6 +82,7 @@ impl RespMetrics {
             bytes_written,
             commands,
             took,
+            pace: Mutex::default(),
         }))
     }
 }
@@ -94,11 +97,16 @@ impl Metrics {
     }
 
     /// The `Stats` section of `INFO`.
-    pub fn info(&self) -> Vec<(String, String)> {
+    pub fn info(&self, now_ns: u64) -> Vec<(String, String)> {
         let commands: u64 = self.commands.iter().map(|c| c.get()).sum();
         [
             ("total_connections_received", self.accepted.get()),
             ("total_commands_processed", commands),
+            ("instantaneous_ops_per_sec", self.pace.lock().at(now_ns, commands)),
+            ("evicted_keys", 0),
+            ("pubsub_channels", 0),
+            ("pubsub_patterns", 0),
+            ("latest_fork_usec", 0),
             ("rejected_connections", self.refused.get()),
             ("total_net_input_bytes", self.bytes_read.get()),
             ("total_net_output_bytes", self.bytes_written.get()),
@@ -107,6 +115,41 @@ impl Metrics {
         .into_iter()
         .map(|(name, value)| (name.to_owned(), value.to_string()))
         .collect()
+    }
+}
+
+impl Metrics {
+    /// The `Commandstats` section of `INFO`: of the commands that have come.
+    pub fn commandstats(&self) -> Vec<(String, String)> {
+        let of = |spec: &Spec| {
+            let calls = self.commands(Some(spec.id)).get();
+            let took_us = self.took(Some(spec.id)).sum_ns() / 1000;
+            let each = took_us as f64 / calls.max(1) as f64;
+            let line = format!("calls={calls},usec={took_us},usec_per_call={each:.2}");
+            (calls > 0).then(|| (format!("cmdstat_{}", spec.name), line))
+        };
+        COMMANDS.iter().filter_map(of).collect()
+    }
+}
+
+/// Commands a second since it was asked the last time, a second ago or longer.
+#[derive(Clone, Copy, Debug, Default)]
+struct Pace {
+    since_ns: u64,
+    commands: u64,
+    per_second: u64,
+}
+
+impl Pace {
+    const LEAST_NS: u64 = 1_000_000_000;
+
+    fn at(&mut self, now_ns: u64, commands: u64) -> u64 {
+        let past_ns = now_ns.saturating_sub(self.since_ns);
+        if past_ns >= Self::LEAST_NS {
+            let per_second = commands.saturating_sub(self.commands) as f64 * 1e9 / past_ns as f64;
+            *self = Self { since_ns: now_ns, commands, per_second: per_second.round() as u64 };
+        }
+        self.per_second
     }
 }
 

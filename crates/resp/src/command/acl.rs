@@ -168,7 +168,11 @@ fn categories(command: &Command<'_>) -> Reply {
         Some((_, flag)) => {
             lines(COMMANDS.iter().filter(|c| c.flags.contains(&flag)).map(|c| c.name.to_owned()))
         }
-        None => Reply::error("ERR Unknown category"),
+        None if command.len() == 3 => {
+            let name = String::from_utf8_lossy(command.arg(2));
+            Reply::error(format!("ERR Unknown category '{}'", name.escape_default()))
+        }
+        None => wrong_arity("acl|cat"),
     }
 }
 
@@ -193,7 +197,7 @@ fn described(words: &str) -> Reply {
     let of = |keep: fn(&str) -> bool| all.iter().copied().filter(|word| keep(word)).collect::<Vec<_>>();
     let flags = of(|w| ["on", "off", "nopass", "superuser"].contains(&w));
     Reply::Map(vec![
-        (Reply::bulk("flags"), lines(flags.into_iter().map(str::to_owned))),
+        (Reply::bulk("flags"), Reply::Set(flags.into_iter().map(|flag| bulk(flag.to_owned())).collect())),
         (Reply::bulk("passwords"), lines(of(|w| w.starts_with('#')).into_iter().map(str::to_owned))),
         (Reply::bulk("commands"), bulk(of(|w| w.starts_with(['+', '-'])).join(" "))),
         (Reply::bulk("keys"), bulk(of(|w| w.starts_with(['~', '%'])).join(" "))),

@@ -5,7 +5,7 @@ use sextant_common::marks::Kind;
 use sextant_common::operation::{Misfit, Record};
 use sextant_common::{Error, ErrorKind};
 
-use super::{Action, is};
+use super::{Action, help, is};
 use crate::frame::{Command, Reply};
 
 /// How much of the arguments, and of the name, an unknown command's error repeats (Redis' figure).
@@ -56,8 +56,14 @@ pub(super) fn wrong_arity(name: &str) -> Reply {
     Reply::error(format!("ERR wrong number of arguments for '{name}' command"))
 }
 
-/// `name` is the command in small letters, `help` in capitals.
+/// Of one that is not there; or what there is, if that is asked. `help`: the command in capitals.
 pub(super) fn unknown_subcommand(command: &Command<'_>, help: &str) -> Reply {
+    if command.len() == 2
+        && is(command.arg(1), "help")
+        && let Some(lines) = help::of(help)
+    {
+        return lines;
+    }
     let mut message = b"ERR unknown subcommand '".to_vec();
     message.extend_from_slice(shortened(command.arg(1), QUOTED_BYTES_MAX));
     message.extend_from_slice(format!("'. Try {help} HELP.").as_bytes());

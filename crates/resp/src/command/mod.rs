@@ -15,6 +15,7 @@ mod draft;
 mod errors;
 mod execution;
 mod hello;
+mod help;
 mod info;
 mod introspection;
 mod looks;

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use sextant_environment::slow_log::Slow;
 
-use super::errors::{SYNTAX, unknown_subcommand, wrong_arity};
+use super::errors::{unknown_subcommand, wrong_arity};
 use super::is;
 use crate::frame::{Command, Reply};
 use crate::shared::Shared;
@@ -16,7 +16,7 @@ pub(super) fn slowlog<S>(command: &Command<'_>, shared: &Shared<S>) -> Reply {
     match (command.len(), subcommand) {
         (2 | 3, name) if is(name, "get") => match shown(command) {
             Some(count) => Reply::Array(shared.slow.latest(count).into_iter().map(entry).collect()),
-            None => SYNTAX,
+            None => Reply::error("ERR count should be greater than or equal to -1"),
         },
         (2, name) if is(name, "len") => Reply::Integer(shared.slow.len() as i64),
         (2, name) if is(name, "reset") => {

@@ -162,3 +162,39 @@ async fn replies_that_are_not_wanted_are_not_sent() {
             .await;
     }
 }
+
+#[tokio::test]
+async fn every_command_that_points_to_its_help_has_one() {
+    let server = start(MemoryStore::new(true), config()).await;
+    let mut client = Raw::connect(server.local_addr()).await;
+    for name in ["ACL", "CLIENT", "COMMAND", "CONFIG", "LATENCY", "MEMORY", "OBJECT", "SLOWLOG"] {
+        client.send(format!("{name} HELP\r\nECHO end\r\n").as_bytes()).await;
+        let said = String::from_utf8(client.until(b"$3\r\nend\r\n").await).unwrap();
+        assert!(said.starts_with('*') && said.contains(&format!("{name} <subcommand>")), "{said}");
+    }
+}
+
+#[tokio::test]
+async fn what_monitors_read_is_there_and_each_section_once() {
+    let server = start(MemoryStore::new(true), config()).await;
+    let mut client = Raw::connect(server.local_addr()).await;
+    client.ask(b"SET a 1\r\nGET a\r\nGET a\r\n", b"+OK\r\n$1\r\n1\r\n$1\r\n1\r\n").await;
+    let info = text(&mut client, "INFO everything").await;
+    let mut sections: Vec<&str> = info.lines().filter(|line| line.starts_with("# ")).collect();
+    let all = sections.len();
+    sections.sort_unstable();
+    sections.dedup();
+    assert_eq!(sections.len(), all, "{sections:?}");
+    let field = |name: &str| {
+        let value = info.lines().find_map(|line| line.strip_prefix(&format!("{name}:")));
+        value.unwrap_or_else(|| panic!("{name} in {info}"))
+    };
+    assert!(field("cmdstat_get").starts_with("calls=2,usec="));
+    assert_eq!(field("run_id").len(), 40);
+    for name in ["used_cpu_sys", "used_cpu_user", "instantaneous_ops_per_sec", "total_commands_processed"] {
+        assert!(field(name).parse::<f64>().unwrap() >= 0.0);
+    }
+    let bytes = |name| field(name).parse::<u64>().unwrap();
+    assert!(bytes("used_memory_peak") > 0 && bytes("used_memory") > 0);
+    assert!(!text(&mut client, "INFO").await.contains("cmdstat_"), "only for who asks");
+}

@@ -162,6 +162,8 @@ async fn odd_requests_are_answered_as_redis_does() {
         ("client no-evict on\r\n", "+OK\r\n"),
         ("client no-evict foo\r\n", "-ERR syntax error\r\n"),
         ("client list type foo\r\n", "-ERR Unknown client type 'foo'\r\n"),
+        ("slowlog get -2\r\n", "-ERR count should be greater than or equal to -1\r\n"),
+        ("acl cat foo\r\n", "-ERR Unknown category 'foo'\r\n"),
         ("command foo\r\n", "-ERR unknown subcommand 'foo'. Try COMMAND HELP.\r\n"),
         ("command docs\r\n", "*0\r\n"),
         ("command list filterby module json\r\n", "*0\r\n"),

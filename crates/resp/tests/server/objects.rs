@@ -220,6 +220,12 @@ async fn sorted_sets() {
                 "ZRANGEBYLEX z - + WITHSCORES",
                 "-ERR syntax error, WITHSCORES not supported in combination with BYLEX|",
             ),
+            ("ZRANGE z 0 -1 BYSCORE BYLEX", "-ERR syntax error|"),
+            ("ZRANGE z 0 -1 REV REV", "-ERR syntax error|"),
+            (
+                "ZRANGE z ((1 0 BYLEX WITHSCORES",
+                "-ERR syntax error, WITHSCORES not supported in combination with BYLEX|",
+            ),
             ("ZRANGEBYSCORE z x 1", "-ERR min or max is not a float|"),
             ("ZRANGEBYLEX z a [b", "-ERR min or max not valid string range item|"),
             ("ZSCAN z 0 MATCH [ab]", "*2|$1|0|*4|$1|a|$1|1|$1|b|$1|2|"),

@@ -73,8 +73,10 @@ pub(super) fn sorted(id: Id, command: &Command<'_>) -> Decoded<Sorted> {
             let stores = id == Id::Zrangestore;
             let first = if stores { 3 } else { 2 };
             let mut options = Options::read(command, first + 2, Some(stores))?;
-            if !options.by_score && !options.by_name {
-                options = options.of_indexes()?;
+            match options.by_name {
+                true => options.check_names()?,
+                false if !options.by_score => options = options.of_indexes()?,
+                false => {}
             }
             let (least, highest) = if options.reverse { (first + 1, first) } else { (first, first + 1) };
             let by = match (options.by_score, options.by_name) {
@@ -89,8 +91,14 @@ pub(super) fn sorted(id: Id, command: &Command<'_>) -> Decoded<Sorted> {
         }
         Id::Zrangebyscore => Options::read(command, 4, None)?.range(by_score(2, 3)?)?,
         Id::Zrevrangebyscore => Options::read(command, 4, None)?.reversed().range(by_score(3, 2)?)?,
-        Id::Zrangebylex => Options::read(command, 4, None)?.range(by_name(2, 3)?)?,
-        Id::Zrevrangebylex => Options::read(command, 4, None)?.reversed().range(by_name(3, 2)?)?,
+        Id::Zrangebylex | Id::Zrevrangebylex => {
+            let options = Options::read(command, 4, None)?;
+            options.check_names()?;
+            match id {
+                Id::Zrangebylex => options.range(by_name(2, 3)?)?,
+                _ => options.reversed().range(by_name(3, 2)?)?,
+            }
+        }
         Id::Zrevrange => Options::read(command, 4, None)?.of_indexes()?.reversed().range(by_index()?)?,
         Id::Zcount => Sorted::Count(all(by_score(2, 3)?)),
         Id::Zlexcount => Sorted::Count(all(by_name(2, 3)?)),
@@ -169,11 +177,11 @@ impl Options {
             } else if is(option, "limit") && at + 2 < command.len() {
                 options.limit = Some((integer(command, at + 1)?, integer(command, at + 2)?));
                 at += 2;
-            } else if all && is(option, "byscore") {
+            } else if all && !options.says_by() && is(option, "byscore") {
                 options.by_score = true;
-            } else if all && is(option, "bylex") {
+            } else if all && !options.says_by() && is(option, "bylex") {
                 options.by_name = true;
-            } else if all && is(option, "rev") {
+            } else if all && !options.reverse && is(option, "rev") {
                 options.reverse = true;
             } else {
                 return Err(SYNTAX);
@@ -181,6 +189,18 @@ impl Options {
             at += 1;
         }
         Ok(options)
+    }
+
+    fn says_by(&self) -> bool {
+        self.by_score || self.by_name
+    }
+
+    /// Of a range of names.
+    fn check_names(&self) -> Decoded<()> {
+        match self.with_scores {
+            true => Err(Reply::error("ERR syntax error, WITHSCORES not supported in combination with BYLEX")),
+            false => Ok(()),
+        }
     }
 
     /// Of a range by index. (A limit that leaves nothing out is passed over, its offset too: as in Redis.)
@@ -198,9 +218,6 @@ impl Options {
     }
 
     fn range(self, by: By) -> Decoded<Sorted> {
-        if self.with_scores && matches!(by, By::Name(..)) {
-            return Err(Reply::error("ERR syntax error, WITHSCORES not supported in combination with BYLEX"));
-        }
         let shown = if self.with_scores { Shown::WithScores } else { Shown::Members };
         Ok(Sorted::Range(Range { by, reverse: self.reverse, limit: self.limit }, shown))
     }
