@@ -1,7 +1,7 @@
 //! Backups: SSTables do not change, so a backup is a list of them, and a copy of those that the repository lacks.
 //!
 //! Owns the [`repository`] (bytes: docs/formats/backup.md), what is copied into it ([`create`]), checked ([`verify`]), deleted
-//! ([`prune`](mod@prune)) and written into a cluster again ([`restore`]). Does not own how a cluster holds still for it: that is a snapshot, which it
+//! ([`prune`](mod@prune)) and written into a cluster again ([`restore`]), and what there is ([`inventory`]). Does not own how a cluster holds still for it: that is a snapshot, which it
 //! opens and renews like any client.
 //!
 //! Invariant: a backup is there when its manifest is, and that is written when everything that it names is. Nothing that a manifest
@@ -12,6 +12,7 @@ pub mod compare;
 pub mod create;
 mod framing;
 mod guard;
+pub mod inventory;
 mod manifest;
 mod pace;
 pub mod prune;
@@ -23,6 +24,7 @@ mod s3;
 mod testing;
 pub mod verify;
 
+pub use inventory::Inventory;
 pub use manifest::{Backup, File, check_name};
 pub use repository::Repository;
 

@@ -1,12 +1,12 @@
 //! What a backup has: its manifest. Bytes: magic, version u32, message, xxh3_64 of all before (docs/formats/backup.md).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use prost::Message;
 use sextant_common::cut::{Cut, CutTable};
 use sextant_common::error::{Error, Result};
-use sextant_common::ids::{PartitionId, SstId, TableId};
+use sextant_common::ids::{OWN_TABLES, PartitionId, SstId, TableId};
 use sextant_proto::v1;
 
 use crate::framing::{framed, unframed};
@@ -95,7 +95,7 @@ pub fn decode(name: &str, bytes: &Bytes) -> Result<Backup> {
     }
     let mut cuts = BTreeMap::new();
     for WireCut { partition, cut } in std::mem::take(&mut message.cuts) {
-        let cut = Cut::try_from(cut.unwrap_or_default())?;
+        let cut = Cut::try_from(cut.unwrap_or_default()).map_err(|e| bad(format!("has no cut: {e}")))?;
         if !cut.is_complete() || cuts.insert(PartitionId(partition), cut).is_some() {
             return Err(bad(format!("has no whole cut of partition {partition}, or two")));
         }
@@ -118,6 +118,13 @@ impl Backup {
         }
         let counts = |table: &CutTable| latest.get(&table.name) == Some(&table.table);
         self.cuts.values_mut().for_each(|cut| cut.tables.retain(counts));
+    }
+
+    /// Of the tables of clients, sorted.
+    pub fn table_names(&self) -> Vec<&str> {
+        let all = self.cuts.values().flat_map(|cut| &cut.tables).map(|table| table.name.as_str());
+        let names: BTreeSet<&str> = all.filter(|name| !name.starts_with(OWN_TABLES)).collect();
+        names.into_iter().collect()
     }
 
     /// The id of the table of this name, if it has one.

@@ -12,6 +12,7 @@ use crate::archive::reached::Marks;
 use crate::archive::segment::{History, Name};
 use crate::archive::store::Archive;
 use crate::guard::{Guard, Work};
+use crate::inventory::Inventory;
 use crate::manifest::Backup;
 use crate::repository::Repository;
 
@@ -27,7 +28,7 @@ pub struct Pruned {
     pub bytes: u64,
 }
 
-/// Keeps the newest `keep` backups, by the time at which they were made.
+/// Keeps the newest `keep` backups of all tables, and those of some tables that are newer than the oldest of these.
 pub async fn prune(repository: &Repository, keep: usize, progress: Progress<'_>) -> Result<Pruned> {
     if keep == 0 {
         return Err(Error::invalid("at least one backup is kept"));
@@ -39,20 +40,17 @@ pub async fn prune(repository: &Repository, keep: usize, progress: Progress<'_>)
 }
 
 async fn run(repository: &Repository, keep: usize, guard: &Guard, progress: Progress<'_>) -> Result<Pruned> {
-    let names = repository.names().await?;
-    let mut backups = Vec::new();
-    for name in &names {
-        // (One that cannot be read ends it: nobody knows what it names.)
-        backups.push(repository.backup(name).await?);
-    }
-    backups.sort_by_key(|backup| (backup.created_ms, backup.name.clone()));
-    let old = backups.len().saturating_sub(keep);
-    let kept: BTreeSet<String> = backups[old..].iter().flat_map(|b| b.files()).map(|f| f.name()).collect();
+    let inventory = Inventory::read(repository).await?;
+    inventory.check_readable()?;
+    let mut names: Vec<String> = inventory.backups.iter().map(|backup| backup.name.clone()).collect();
+    names.sort();
+    let (old, stay) = divided(inventory.backups, keep);
+    let kept: BTreeSet<String> = stay.iter().flat_map(|b| b.files()).map(|f| f.name()).collect();
     let archive = repository.archive().await?;
-    let (segments, marks) = unneeded(&archive, &backups[old..]);
+    let (segments, marks) = unneeded(&archive, &stay);
     let mut alone = Alone { repository, guard, names, seen_ns: None };
     let mut pruned = Pruned::default();
-    for backup in &backups[..old] {
+    for backup in &old {
         alone.check().await?;
         repository.remove_backup(&backup.name).await?;
         alone.names.retain(|name| *name != backup.name);
@@ -79,6 +77,31 @@ async fn run(repository: &Repository, keep: usize, guard: &Guard, progress: Prog
         pruned.bytes += bytes;
     }
     Ok(pruned)
+}
+
+/// Those that go, and those that stay, of all from the oldest on. A backup of some tables is no substitute for one of all: it counts for
+/// nothing, and goes with those of all tables that are as old. Where there are none of these, `keep` stay of each choice of tables.
+fn divided(mut backups: Vec<Backup>, keep: usize) -> (Vec<Backup>, Vec<Backup>) {
+    if backups.iter().all(|backup| backup.is_part) {
+        return divided_by_tables(backups, keep);
+    }
+    let full = |(_, backup): &(usize, &Backup)| !backup.is_part;
+    let oldest = backups.iter().enumerate().filter(full).rev().nth(keep - 1).map_or(0, |(at, _)| at);
+    let stay = backups.split_off(oldest);
+    (backups, stay)
+}
+
+fn divided_by_tables(backups: Vec<Backup>, keep: usize) -> (Vec<Backup>, Vec<Backup>) {
+    let mut left: BTreeMap<Vec<String>, usize> = BTreeMap::new();
+    let tables = |backup: &Backup| backup.table_names().into_iter().map(str::to_owned).collect();
+    for backup in &backups {
+        *left.entry(tables(backup)).or_default() += 1;
+    }
+    backups.into_iter().partition(|backup| {
+        let newer = left.entry(tables(backup)).or_default();
+        *newer -= 1;
+        *newer >= keep
+    })
 }
 
 /// Segments and marks of which no kept backup needs anything. Nor will one that comes: what is archived now is before it.
@@ -144,7 +167,7 @@ mod tests {
     use super::*;
     use crate::archive::segment::encode;
     use crate::manifest::File;
-    use crate::testing::{archived, assert_archived, backup, segment, sst};
+    use crate::testing::{archived, assert_archived, backup, damage, partial, segment, sst};
 
     /// Moved by hand.
     #[derive(Default)]
@@ -231,6 +254,51 @@ mod tests {
         older.cuts.values_mut().for_each(|cut| cut.term = 0);
         repository.commit(&Backup { name: "b".into(), created_ms: 2, ..older }).await.unwrap();
         assert_eq!(prune(&repository, 1, &|_| ()).await.unwrap().segments, 2);
+    }
+
+    async fn pruned(repository: &Repository, keep: usize) -> Vec<String> {
+        prune(repository, keep, &|_| ()).await.unwrap();
+        repository.names().await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn backups_of_some_tables_do_not_count_and_go_with_those_of_all_that_are_as_old() {
+        let repository = Repository::over(&Env::real(), Arc::new(InMemory::new()));
+        partial(&repository, "part1", 1, "t").await;
+        backup(&repository, "full2", 2, &[1]).await;
+        partial(&repository, "part3", 3, "t").await;
+        partial(&repository, "part4", 4, "t").await;
+        assert_eq!(pruned(&repository, 2).await.len(), 4, "there are fewer than two");
+        assert_eq!(pruned(&repository, 1).await, ["full2", "part3", "part4"]);
+        backup(&repository, "full5", 5, &[1]).await;
+        partial(&repository, "part6", 6, "t").await;
+        assert_eq!(pruned(&repository, 1).await, ["full5", "part6"]);
+    }
+
+    #[tokio::test]
+    async fn where_there_are_only_backups_of_some_tables_the_newest_of_each_choice_stay() {
+        let repository = Repository::over(&Env::real(), Arc::new(InMemory::new()));
+        for (at, table) in ["t", "u", "t", "t"].iter().enumerate() {
+            partial(&repository, &format!("{table}{at}"), at as u64, table).await;
+        }
+        assert_eq!(pruned(&repository, 2).await, ["t2", "t3", "u1"]);
+    }
+
+    #[tokio::test]
+    async fn nothing_is_removed_where_a_backup_cannot_be_read_and_it_is_said_which() {
+        let repository = Repository::over(&Env::real(), Arc::new(InMemory::new()));
+        for (name, made_ms, ssts) in [("a", 1, [1, 2]), ("b", 2, [2, 3]), ("c", 3, [3, 4])] {
+            backup(&repository, name, made_ms, &ssts).await;
+        }
+        damage(&repository, "b").await;
+        let error = prune(&repository, 1, &|_| ()).await.unwrap_err();
+        assert!(error.message.starts_with("backup b: its manifest"), "{error}");
+        assert!(error.message.contains("remove backups/b/manifest"), "{error}");
+        assert_eq!(repository.names().await.unwrap().len(), 3);
+        assert_eq!(repository.tables().await.unwrap().len(), 4);
+        assert!(repository.marks().await.unwrap().is_empty());
+        repository.remove_backup("b").await.unwrap();
+        assert_eq!(pruned(&repository, 1).await, ["c"]);
     }
 
     #[tokio::test]

@@ -26,40 +26,30 @@ pub(crate) fn file_of(sst: &SstMeta) -> File {
     File { id: sst.id, checksum: sst.checksum, bytes: sst.file_bytes }
 }
 
-/// A file of a repository, brought here and checked. Goes when it is dropped.
+/// A file of a repository, brought here and checked. It has no name, and goes when it is dropped, or the process is.
 pub(crate) struct Local {
     pub table: Arc<Table>,
-    _file: Temporary,
 }
 
 impl Local {
     pub async fn fetch(repository: &Repository, file: File, dir: &Path) -> Result<Self> {
-        let env = repository.env.clone();
-        env.vfs.create_dir_all(dir)?;
-        let path = dir.join(format!("sextant-backup-{}-{:016x}", file.name(), env.rng.next_u64()));
-        let to = env.vfs.open(&path, OpenMode::CreateNew)?;
-        let temporary = Temporary { env, path };
+        let to = nameless(&repository.env, dir, &file)?;
         copy(repository, file, &*to).await?;
         let opened = Table::open(to, file.id, 0, Arc::new(BlockCache::new(0)))?;
         match opened.filter_damage {
-            None => Ok(Self { table: Arc::new(opened.table), _file: temporary }),
+            None => Ok(Self { table: Arc::new(opened.table) }),
             Some(damage) => Err(damage),
         }
     }
 }
 
-/// Removed when it is dropped.
-struct Temporary {
-    env: Env,
-    path: PathBuf,
-}
-
-impl Drop for Temporary {
-    fn drop(&mut self) {
-        if let Err(e) = self.env.vfs.remove_file(&self.path) {
-            tracing::warn!("{} is left: {e}", self.path.display());
-        }
-    }
+/// An empty file in a directory, with room for one of a repository. It loses its name at once: however the process ends, nothing is left.
+fn nameless(env: &Env, dir: &Path, file: &File) -> Result<Arc<dyn VfsFile>> {
+    env.vfs.create_dir_all(dir)?;
+    let path = dir.join(format!("sextant-backup-{}-{:016x}", file.name(), env.rng.next_u64()));
+    let opened = env.vfs.open(&path, OpenMode::CreateNew)?;
+    env.vfs.remove_file(&path)?;
+    Ok(opened)
 }
 
 async fn copy(repository: &Repository, file: File, to: &dyn VfsFile) -> Result<()> {
@@ -236,4 +226,22 @@ pub(crate) fn count(table: Arc<Table>) -> Result<(u64, u64)> {
 pub(crate) fn work_dir(named: Option<&Path>) -> Result<PathBuf> {
     let dir = named.map_or_else(std::env::temp_dir, Path::to_path_buf);
     std::path::absolute(&dir).map_err(|e| Error::invalid(format!("{}: {e}", dir.display())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::sst;
+
+    #[test]
+    fn a_file_that_is_worked_on_is_in_no_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        let work_dir = dir.path().join("made");
+        let file = nameless(&Env::real(), &work_dir, &file_of(&sst(1))).unwrap();
+        assert_eq!(std::fs::read_dir(&work_dir).unwrap().count(), 0);
+        file.write_all_at(b"sst", 0).unwrap();
+        let mut read = [0; 3];
+        file.read_exact_at(&mut read, 0).unwrap();
+        assert_eq!(&read, b"sst");
+    }
 }

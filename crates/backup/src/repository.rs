@@ -1,6 +1,7 @@
 //! Where backups are kept: an object store. What is there, and what it is called: docs/formats/backup.md.
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -41,6 +42,30 @@ pub struct Repository {
     abandoned: Arc<Mutex<JoinSet<()>>>,
 }
 
+/// What a URL names.
+enum Place<'u> {
+    Directory(PathBuf),
+    /// Of S3: bucket and prefix.
+    Bucket(&'u str),
+}
+
+impl<'u> Place<'u> {
+    fn of(url: &'u str) -> Result<Self> {
+        let path = match url.split_once("://") {
+            Some(("s3", location)) => return Ok(Self::Bucket(location)),
+            Some(("file", path)) => path,
+            Some((scheme, _)) => {
+                return Err(Error::invalid(format!(
+                    "{scheme}:// is no repository that this program knows: name a directory, or s3://BUCKET/PREFIX"
+                )));
+            }
+            None => url,
+        };
+        let root = std::path::absolute(path).map_err(|e| Error::invalid(format!("{path}: {e}")))?;
+        Ok(Self::Directory(root))
+    }
+}
+
 fn error(e: object_store::Error) -> Error {
     refusal::error(&e)
 }
@@ -53,23 +78,31 @@ impl Repository {
 
     /// The same; `store_ca`: a file with authorities (PEM) that count beside Mozilla's for who a store is.
     pub fn open_trusting(env: &Env, url: &str, store_ca: Option<&std::path::Path>) -> Result<Self> {
-        match url.split_once("://") {
-            Some(("s3", location)) => {
+        match Place::of(url)? {
+            Place::Bucket(location) => {
                 Ok(Self::over(env, bucket::open(env, location, &Access::by_environment(store_ca))?))
             }
-            Some(("file", path)) => Self::directory(env, path),
-            Some((scheme, _)) => Err(Error::invalid(format!(
-                "{scheme}:// is no repository that this program knows: name a directory, or s3://BUCKET/PREFIX"
-            ))),
-            None => Self::directory(env, url),
+            Place::Directory(root) => {
+                env.vfs.create_dir_all(&root)?;
+                let store = LocalFileSystem::new_with_prefix(&root).map_err(error)?;
+                Ok(Self { root: Some(root), ..Self::over(env, Arc::new(store)) })
+            }
         }
     }
 
-    fn directory(env: &Env, path: &str) -> Result<Self> {
-        let root = std::path::absolute(path).map_err(|e| Error::invalid(format!("{path}: {e}")))?;
-        env.vfs.create_dir_all(&root)?;
-        let store = LocalFileSystem::new_with_prefix(&root).map_err(error)?;
-        Ok(Self { root: Some(root), ..Self::over(env, Arc::new(store)) })
+    /// The same for who wants what is there: a directory has to be there, and is not made.
+    pub fn existing(env: &Env, url: &str, store_ca: Option<&std::path::Path>) -> Result<Self> {
+        if let Place::Directory(root) = Place::of(url)?
+            && let Err(e) = env.vfs.list(&root)
+        {
+            return Err(match e.kind() {
+                ErrorKind::NotFound | ErrorKind::NotADirectory => {
+                    Error::invalid(format!("there is no directory {}", root.display()))
+                }
+                _ => e.into(),
+            });
+        }
+        Self::open_trusting(env, url, store_ca)
     }
 
     /// In any store that `object_store` knows.
@@ -101,14 +134,18 @@ impl Repository {
     }
 
     pub async fn backup(&self, name: &str) -> Result<Backup> {
+        let backup = self.backup_if_there(name).await?;
+        backup.ok_or_else(|| Error::invalid(format!("there is no backup {name:?}")))
+    }
+
+    /// None: there is none.
+    pub(crate) async fn backup_if_there(&self, name: &str) -> Result<Option<Backup>> {
         check_name(name)?;
-        let read = self.read(&Self::manifest(name)).await.map_err(|e| match e {
-            object_store::Error::NotFound { .. } if !refusal::is_no_bucket(&e) => {
-                Error::invalid(format!("there is no backup {name:?}"))
-            }
-            e => error(e),
-        })?;
-        manifest::decode(name, &read)
+        match self.read(&Self::manifest(name)).await {
+            Ok(read) => manifest::decode(name, &read).map(Some),
+            Err(e @ object_store::Error::NotFound { .. }) if !refusal::is_no_bucket(&e) => Ok(None),
+            Err(e) => Err(error(e)),
+        }
     }
 
     /// The moment from which on the backup is there. Of two of one name the second is an error.
@@ -348,5 +385,27 @@ impl Drop for Writing {
             }
         };
         self.repository.abandoned.lock().spawn_on(abort, &runtime);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_looks_for_a_repository_makes_no_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        let (missing, file) = (dir.path().join("a/b"), dir.path().join("file"));
+        std::fs::write(&file, "").unwrap();
+        for path in [&missing, &file] {
+            for url in [path.display().to_string(), format!("file://{}", path.display())] {
+                let error = Repository::existing(&Env::real(), &url, None).map(drop).unwrap_err();
+                assert_eq!(error.kind, sextant_common::error::ErrorKind::Invalid);
+                assert_eq!(error.message, format!("there is no directory {}", path.display()));
+            }
+        }
+        assert!(!dir.path().join("a").exists());
+        Repository::open(&Env::real(), missing.to_str().unwrap()).unwrap();
+        Repository::existing(&Env::real(), missing.to_str().unwrap(), None).unwrap();
     }
 }

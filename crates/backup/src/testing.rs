@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use object_store::path::Path;
 use sextant_common::archive::{LogGroup, LogTable, LogWrites};
 use sextant_common::cut::{Cut, CutTable};
 use sextant_common::ids::{Epoch, LogPosition, PartitionId, Seq, SstId, TableId};
@@ -65,6 +66,22 @@ pub async fn backup(repository: &Repository, name: &str, created_ms: u64, ssts: 
         to.finish().await.unwrap();
     }
     repository.commit(&backup).await.unwrap();
+}
+
+/// Of this table only.
+pub async fn partial(repository: &Repository, name: &str, created_ms: u64, table: &str) {
+    let mut cut = cut([sst(1)].into_iter());
+    cut.tables[0].name = table.into();
+    let cuts = BTreeMap::from([(PartitionId(0), cut)]);
+    repository.commit(&Backup { name: name.into(), created_ms, cuts, is_part: true }).await.unwrap();
+}
+
+/// A bit of its manifest is another one.
+pub async fn damage(repository: &Repository, name: &str) {
+    let at = Path::from(format!("backups/{name}/manifest"));
+    let mut bytes = repository.read_if_there(&at).await.unwrap().unwrap().to_vec();
+    bytes[20] ^= 1;
+    repository.replace(&at, bytes.into()).await.unwrap();
 }
 
 /// An entry that wrote: keys, and values or tombstones.

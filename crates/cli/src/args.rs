@@ -257,7 +257,7 @@ pub enum UserCommand {
 pub struct UserSetArgs {
     pub name: String,
     /// on, off, '~app:*', '%R~shared:*', resetkeys, 'table=*', +@read, +@write, +@admin, +@all, -@all, nopass, resetpass, .. (docs/security.md)
-    #[arg(value_name = "RULE", allow_hyphen_values = true)]
+    #[arg(value_name = "RULE")]
     pub rules: Vec<String>,
     /// Add the password on standard input (an argument would be seen in the process list)
     #[arg(long)]
@@ -598,7 +598,7 @@ pub struct BackupFollowArgs {
 pub struct BackupVerifyArgs {
     #[command(flatten)]
     pub repository: RepositoryArgs,
-    /// Its name; without, the newest
+    /// Its name; without, the newest of all tables
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
     /// Compare its records with what a cluster has now, key by key
@@ -616,7 +616,7 @@ pub struct BackupRestoreArgs {
     /// The repository
     #[arg(long, value_name = "REPOSITORY")]
     pub from: String,
-    /// Its name; without, the newest
+    /// Its name; without, the newest of all tables
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
     /// What was written until then, too, by the archived log: RFC 3339, 2026-11-25T20:00:00Z. Without --name: of the newest backup before
@@ -648,7 +648,7 @@ pub struct BackupRestoreArgs {
 pub struct BackupPruneArgs {
     #[command(flatten)]
     pub repository: RepositoryArgs,
-    /// So many backups stay: the newest
+    /// So many backups of all tables stay: the newest, and those of some tables that are no older
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub keep: u32,
 }
@@ -956,7 +956,7 @@ mod tests {
             "cert user alice",
             "get a --server h:1 --tls-ca certs/ca.pem --tls-cert certs/user-alice.pem --tls-key certs/user-alice.key",
             "user hash",
-            "user set alice on ~app:* +@read -@write --password-stdin --server h:1",
+            "user set alice on ~app:* +@read --password-stdin --server h:1",
             "user remove alice",
             "user list --user root --password-file f",
             "get a --user alice --password-file f",

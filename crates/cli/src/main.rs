@@ -17,7 +17,7 @@ use crate::exit::{Exit, Failure};
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> std::process::ExitCode {
-    let exit = match Cli::try_parse() {
+    let exit = match Cli::try_parse_from(commands::user::with_rules_told_apart(std::env::args_os())) {
         Ok(cli) => run(cli.command),
         Err(e) => exit::usage(&e),
     };

@@ -37,7 +37,12 @@ impl Failure {
         match status.code() {
             // Refused by the gRPC layer before any handler ran.
             Code::InvalidArgument | Code::OutOfRange | Code::Unimplemented | Code::ResourceExhausted => {
-                Self { error: error_of(status), blames_endpoint: false, ambiguous: false }
+                let code = status.code();
+                let mut error = error_of(status);
+                if error.message.is_empty() {
+                    error.message = format!("{code}: is this a p-node's address for gRPC?").into();
+                }
+                Self { error, blames_endpoint: false, ambiguous: false }
             }
             // A lost connection shows up under many codes (Unknown, Unavailable, Internal, Cancelled).
             _ => {
@@ -83,6 +88,12 @@ mod tests {
     use sextant_environment::env::status_of;
 
     use super::*;
+
+    #[test]
+    fn who_does_not_know_the_service_is_perhaps_no_p_node() {
+        let error = Failure::from_status(Status::new(Code::Unimplemented, "")).error;
+        assert!(error.message.contains("address for gRPC"), "{}", error.message);
+    }
 
     #[test]
     fn what_the_server_says_keeps_its_kind() {

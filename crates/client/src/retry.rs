@@ -29,10 +29,18 @@ const SHORTEST_REPEATED_WRITE: Duration = Duration::from_millis(200);
 pub(crate) enum Repeat {
     /// Nothing but answer again: reads, idempotent administration.
     Harmless,
+    /// The same, of what waits long by nature: that there is no room for it is told at once, as there may be none for long.
+    HarmlessIfThereIsRoom,
     /// Take effect once: it carries a session and a request number.
     Once,
     /// Perhaps take effect twice: not repeated unless it was certainly not executed.
     Unsafe,
+}
+
+impl Repeat {
+    fn is_harmless(self) -> bool {
+        matches!(self, Self::Harmless | Self::HarmlessIfThereIsRoom)
+    }
 }
 
 #[derive(Debug)]
@@ -78,9 +86,9 @@ impl Retry {
         self.failures += 1;
         let kind = failure.error.kind;
         let again = match kind {
+            ErrorKind::Overloaded => self.repeat != Repeat::HarmlessIfThereIsRoom,
             ErrorKind::Retry
             | ErrorKind::NotLeader
-            | ErrorKind::Overloaded
             | ErrorKind::Unavailable
             | ErrorKind::Stopping
             | ErrorKind::OutcomeUnknown => true,
@@ -109,7 +117,7 @@ impl Retry {
     /// Whether another attempt may be made that can take so long. One that is too short to hear an answer turns
     /// "certainly not executed" into "unknown": better to report what is known.
     pub fn is_worth_it(&self, left: Duration, deadline: Duration) -> bool {
-        let certain = !self.ambiguous && self.repeat != Repeat::Harmless;
+        let certain = !self.ambiguous && !self.repeat.is_harmless();
         left > if certain { SHORTEST_REPEATED_WRITE.min(deadline / 5) } else { Duration::ZERO }
     }
 
@@ -124,7 +132,7 @@ impl Retry {
 
     /// The final error: whoever wrote must not take an ambiguous failure for "not executed".
     fn verdict(&self, error: Error) -> Error {
-        if self.ambiguous && self.repeat != Repeat::Harmless { self.unknown(Some(&error)) } else { error }
+        if self.ambiguous && !self.repeat.is_harmless() { self.unknown(Some(&error)) } else { error }
     }
 
     fn unknown(&self, cause: Option<&Error>) -> Error {
@@ -317,6 +325,13 @@ mod tests {
         for kind in [ErrorKind::Invalid, ErrorKind::UnknownTable, ErrorKind::Corrupt, ErrorKind::Disk] {
             assert_eq!(gives_up(Retry::new(Repeat::Harmless, 3).failed(said(kind), false, 0.0)), kind);
         }
+    }
+
+    #[test]
+    fn what_there_may_be_no_room_for_for_long_is_not_repeated() {
+        let mut open = Retry::new(Repeat::HarmlessIfThereIsRoom, 2);
+        waits(open.failed(Failure::silence(), true, 0.0));
+        assert_eq!(gives_up(open.failed(said(ErrorKind::Overloaded), false, 0.0)), ErrorKind::Overloaded);
     }
 
     #[test]

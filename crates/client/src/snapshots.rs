@@ -56,7 +56,7 @@ impl Client {
             let deadline = self.deadline().max(OPEN_DEADLINE);
             // One long attempt: another one would be another snapshot.
             let patient = self.with_attempt_timeout(deadline);
-            let reply = patient.call(Repeat::Harmless, deadline, async |channel, limit| {
+            let reply = patient.call(Repeat::HarmlessIfThereIsRoom, deadline, async |channel, limit| {
                 Ok(kv(channel).open_snapshot(timed(request, limit)).await?.into_inner())
             });
             Ok(reply.await?.into())

@@ -13,7 +13,8 @@ use sextant_backup::archive::reach::Reach;
 use sextant_backup::archive::verify::verify_log;
 use sextant_backup::archive::{End, Name};
 use sextant_backup::create::{self, create};
-use sextant_backup::restore::{self, backup_for, restore, restore_to};
+use sextant_backup::inventory::Inventory;
+use sextant_backup::restore::{self, restore, restore_to};
 use sextant_backup::{Backup, Repository, prune};
 use sextant_client::{Client, ErrorKind, LogReader, Operation, PartitionId, ScanOptions};
 use sextant_common::archive::LogAnswer;
@@ -270,8 +271,9 @@ async fn what_was_written_up_to_a_time_is_restored_and_nothing_later() {
     reaches(&repository, &first, second_ms).await;
     reaches(&repository, &second, second_ms).await;
 
-    assert_eq!(backup_for(&repository, None, first_ms).await.unwrap(), first);
-    assert_eq!(backup_for(&repository, None, second_ms).await.unwrap(), second);
+    let inventory = Inventory::read(&repository).await.unwrap();
+    assert_eq!(inventory.newest_by(first_ms).unwrap().backup, first);
+    assert_eq!(inventory.newest_by(second_ms).unwrap().backup, second);
     assert_restored(&repository, &first, 3, first_ms, &at_first).await;
     assert_restored(&repository, &first, 1, second_ms, &at_second).await;
     assert_restored(&repository, &second, 2, second_ms, &at_second).await;

@@ -21,9 +21,9 @@ use tokio::sync::Semaphore;
 
 use super::gather::Gatherer;
 use super::reached::{Mark, Own};
-use super::segment::{History, Segment, encode};
+use super::segment::{History, Name, Segment, encode};
 use super::start::{Begun, Known, begin, limit_ms, open};
-use super::time_text;
+use super::time_text_if_any;
 use crate::Progress;
 use crate::repository::Repository;
 
@@ -147,12 +147,7 @@ impl Gathered {
             let length = bytes.len();
             repository.write_segment(&name, bytes.into()).await?;
             self.unwritten.pop_front();
-            progress(format!(
-                "partition {}: {groups} groups, {length} bytes, up to entry {}, {}",
-                name.history.partition,
-                name.to,
-                time_text(name.until_ms)
-            ));
+            progress(written(&name, groups, length));
         }
         Ok(())
     }
@@ -331,6 +326,15 @@ impl Following<'_> {
     }
 }
 
+/// For who watches.
+fn written(name: &Name, groups: usize, bytes: usize) -> String {
+    let until = time_text_if_any(name.until_ms).map(|until| format!(", {until}")).unwrap_or_default();
+    format!(
+        "partition {}: {groups} groups, {bytes} bytes, up to entry {}{until}",
+        name.history.partition, name.to
+    )
+}
+
 fn place(partition: PartitionId) -> usize {
     (partition.0 / PARTITIONS_PER_CONNECTION) as usize
 }
@@ -370,6 +374,15 @@ mod tests {
         gathered.write(&repository, &|_| ()).await.unwrap();
         assert!(gathered.unwritten.is_empty());
         assert_eq!(repository.segments_of(HISTORY).await.unwrap(), segments.map(|segment| segment.name));
+    }
+
+    #[test]
+    fn of_a_log_in_which_nobody_has_written_no_time_is_told() {
+        let name = segment(HISTORY, 1, 5).name;
+        let with_time = "partition 3: 1 groups, 9 bytes, up to entry 1-5, 1970-01-01T00:00:00.055Z";
+        assert_eq!(written(&name, 1, 9), with_time);
+        let without = Name { from_ms: 0, until_ms: 0, ..name };
+        assert_eq!(written(&without, 0, 9), "partition 3: 0 groups, 9 bytes, up to entry 1-5");
     }
 
     #[test]

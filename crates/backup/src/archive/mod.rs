@@ -26,6 +26,11 @@ pub fn time_text(ms: u64) -> String {
     time.format("%Y-%m-%dT%H:%M:%S%.3fZ").to_string()
 }
 
+/// None: there was nothing that had a time.
+pub(crate) fn time_text_if_any(ms: u64) -> Option<String> {
+    (ms > 0).then(|| time_text(ms))
+}
+
 /// The other way; what is finer than a millisecond is cut off.
 pub fn time_of(text: &str) -> sextant_common::Result<u64> {
     let bad = |why: String| {

@@ -82,12 +82,6 @@ impl fmt::Display for Reach {
     }
 }
 
-/// The newest backup that was there by then.
-pub fn newest_by(backups: impl IntoIterator<Item = Backup>, to_ms: u64) -> Option<Backup> {
-    let there = backups.into_iter().filter(|backup| backup.as_of_ms() <= to_ms);
-    there.max_by_key(|backup| (backup.as_of_ms(), backup.name.clone()))
-}
-
 #[cfg(test)]
 mod tests {
     use sextant_common::cut::Cut;
@@ -146,14 +140,5 @@ mod tests {
         assert!(
             reach.until_ms().is_none() && reach.check(95).is_err() && reach.to_string().contains("older")
         );
-    }
-
-    #[test]
-    fn the_newest_backup_by_then_is_taken() {
-        let backups = || [backup("a", [10, 12]), backup("b", [20, 22]), backup("c", [30, 32])];
-        let taken = |ms| newest_by(backups(), ms).map(|backup| backup.name);
-        assert_eq!(taken(11), None, "one partition is not there yet");
-        assert_eq!((taken(12), taken(31)), (Some("a".into()), Some("b".into())));
-        assert_eq!(taken(1000), Some("c".into()));
     }
 }

@@ -5,15 +5,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use sextant_client::{FollowedLog, LogReader};
 use sextant_common::archive::{LogAnswer, LogPage};
-use sextant_common::error::{Error, ErrorKind, Result};
+use sextant_common::error::{Error, Result};
 use sextant_common::ids::{LogPosition, PartitionId};
 use tokio::sync::Semaphore;
 
 use super::coverage::{Coverage, End};
 use super::reached::{Mark, Marks, Stretch};
 use super::segment::{History, Name};
-use super::time_text;
+use super::time_text_if_any;
 use crate::Progress;
+use crate::inventory::{Inventory, Unreadable};
 use crate::repository::Repository;
 
 /// So far clocks may differ.
@@ -55,19 +56,14 @@ struct There<'a> {
 impl Known {
     pub async fn read(repository: &Repository, progress: Progress<'_>) -> Result<Self> {
         let mut backups: BTreeMap<History, Vec<(String, LogPosition)>> = BTreeMap::new();
-        for name in repository.names().await? {
-            let backup = match repository.backup(&name).await {
-                Ok(backup) => backup,
-                // It is damaged, or was pruned just now.
-                Err(e) if matches!(e.kind, ErrorKind::Corrupt | ErrorKind::Invalid | ErrorKind::Outdated) => {
-                    progress(format!("what backup {name} needs is not known: {e}"));
-                    continue;
-                }
-                Err(e) => return Err(e),
-            };
+        let inventory = Inventory::read(repository).await?;
+        for Unreadable { name, why } in &inventory.unreadable {
+            progress(format!("what backup {name} needs is not known: {why}"));
+        }
+        for backup in inventory.backups {
             for (partition, cut) in &backup.cuts {
                 let history = History { partition: *partition, lineage: cut.lineage };
-                let position = cut.position().map(|position| (name.clone(), position));
+                let position = cut.position().map(|position| (backup.name.clone(), position));
                 backups.entry(history).or_default().extend(position);
             }
         }
@@ -159,7 +155,8 @@ impl There<'_> {
             return None;
         }
         let partition = self.history.partition;
-        let until = self.segments.iter().filter(|s| s.to == end).map(|s| time_text(s.until_ms)).max();
+        let ends = self.segments.iter().filter(|segment| segment.to == end);
+        let until = ends.filter_map(|segment| time_text_if_any(segment.until_ms)).max();
         let until = until.map(|until| format!(" ({until})")).unwrap_or_default();
         let whose = match backups {
             [] => String::new(),

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use futures::stream::{self, StreamExt, TryStreamExt};
 use sextant_client::Client;
 use sextant_common::archive::LogTable;
-use sextant_common::error::{Error, Result};
+use sextant_common::error::Result;
 use sextant_common::expiry::Tick;
 use sextant_common::ids::OWN_TABLES;
 use sextant_common::ids::{PartitionId, TableId};
@@ -20,7 +20,7 @@ use crate::Progress;
 use crate::archive::coverage::Coverage;
 use crate::archive::reach::Reach;
 use crate::archive::segment::Segment;
-use crate::archive::time_text;
+use crate::archive::time_text_if_any;
 use crate::manifest::Backup;
 use crate::repository::Repository;
 use crate::restore::Restored;
@@ -91,10 +91,9 @@ impl Applying<'_> {
                 }
             }
             done = name.to.index;
-            (self.progress)(format!(
-                "partition {partition}: the log up to {}, {count} records so far",
-                time_text(name.until_ms.min(self.to_ms))
-            ));
+            let until = time_text_if_any(name.until_ms.min(self.to_ms));
+            let until = until.unwrap_or_else(|| format!("entry {}", name.to));
+            (self.progress)(format!("partition {partition}: the log up to {until}, {count} records so far"));
             if ends.is_some() {
                 break;
             }
@@ -142,17 +141,4 @@ impl Applying<'_> {
         }
         Ok(count)
     }
-}
-
-/// Whether a name is that of a backup that can be restored to a time: the newest before it, if none is named.
-pub async fn backup_for(repository: &Repository, name: Option<&str>, to_ms: u64) -> Result<Backup> {
-    if let Some(name) = name {
-        return repository.backup(name).await;
-    }
-    let mut backups = Vec::new();
-    for name in repository.names().await? {
-        backups.push(repository.backup(&name).await?);
-    }
-    crate::archive::reach::newest_by(backups, to_ms)
-        .ok_or_else(|| Error::invalid(format!("there is no backup of {} or before", time_text(to_ms))))
 }

@@ -27,7 +27,7 @@ use crate::manifest::Backup;
 use crate::records::{Files, Joined, work_dir};
 use crate::repository::Repository;
 use crate::{Progress, USERS_TABLE};
-pub use log::{backup_for, restore_to};
+pub use log::restore_to;
 use pieces::{Share, Source, Target, targets};
 
 /// Of files that are brought here at once, for one partition, about: whole ones, whatever of them goes there.

@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use sextant_backup::archive::follow::{self, follow};
 use sextant_backup::archive::reach::Reach;
-use sextant_backup::archive::time_of;
+use sextant_backup::archive::store::Archive;
 use sextant_backup::archive::verify::verify_log;
+use sextant_backup::archive::{time_of, time_text};
 use sextant_backup::create::{self, create};
-use sextant_backup::restore::{self, backup_for, restore, restore_to};
+use sextant_backup::inventory::{Chosen, Inventory, Unreadable};
+use sextant_backup::restore::{self, restore, restore_to};
 use sextant_backup::{Backup, Repository, compare, prune, verify};
 use sextant_common::cut::Cut;
 use sextant_environment::{Env, shutdown};
@@ -42,8 +44,13 @@ struct Stores {
 }
 
 impl Stores {
+    /// Made, if it is not there.
     fn open(&self, repository: &str) -> Result<Repository, Failure> {
         Ok(Repository::open_trusting(&Env::real(), repository, self.ca.as_deref())?)
+    }
+
+    fn existing(&self, repository: &str) -> Result<Repository, Failure> {
+        Ok(Repository::existing(&Env::real(), repository, self.ca.as_deref())?)
     }
 }
 
@@ -52,18 +59,18 @@ fn progress(line: String) {
     eprintln!("{line}");
 }
 
-async fn find(repository: &Repository, name: Option<String>) -> Result<Backup, Failure> {
+/// The one that is named; else the newest, of those that were there by a time.
+async fn find(repository: &Repository, name: Option<&str>, to_ms: Option<u64>) -> Result<Backup, Failure> {
     if let Some(name) = name {
-        return Ok(repository.backup(&name).await?);
+        return Ok(repository.backup(name).await?);
     }
-    let mut newest: Option<Backup> = None;
-    for name in repository.names().await? {
-        let backup = repository.backup(&name).await?;
-        if newest.as_ref().is_none_or(|newest| newest.created_ms <= backup.created_ms) {
-            newest = Some(backup);
-        }
-    }
-    newest.ok_or_else(|| Failure::usage("there is no backup in this repository"))
+    let inventory = Inventory::read(repository).await?;
+    let Chosen { backup, told } = match to_ms {
+        Some(to_ms) => inventory.newest_by(to_ms)?,
+        None => inventory.newest()?,
+    };
+    told.into_iter().for_each(progress);
+    Ok(backup)
 }
 
 async fn made(args: BackupCreateArgs, stores: &Stores) -> CommandResult {
@@ -101,30 +108,48 @@ async fn followed(args: BackupFollowArgs, stores: &Stores) -> CommandResult {
 }
 
 async fn list(args: RepositoryArgs, stores: &Stores) -> CommandResult {
-    let repository = stores.open(&args.repository)?;
+    let repository = stores.existing(&args.repository)?;
     let archive = repository.archive().await?;
+    let Inventory { backups, unreadable } = Inventory::read(&repository).await?;
     let mut stdout = std::io::stdout().lock();
-    for name in repository.names().await? {
-        let backup = repository.backup(&name).await?;
-        let files = backup.files();
-        let bytes: u64 = files.iter().map(|file| file.bytes).sum();
-        let (partitions, records) = (
-            backup.cuts.len(),
-            backup.cuts.values().flat_map(Cut::ssts).map(|sst| sst.records - sst.tombstones).sum::<u64>(),
-        );
-        writeln!(
-            stdout,
-            "{name}\t{partitions} partitions\t{} SSTables\t{bytes} bytes\tat most {records} records\t{}",
-            files.len(),
-            Reach::of(&backup, &archive)
-        )?;
+    for backup in &backups {
+        writeln!(stdout, "{}", listed(backup, &archive))?;
     }
-    Ok(())
+    for Unreadable { name, why } in &unreadable {
+        writeln!(stdout, "{name}\tit cannot be read: {why}")?;
+    }
+    match unreadable.len() {
+        0 => Ok(()),
+        bad => Err(Failure::negative(format!("{bad} of {} backups cannot be read", backups.len() + bad))),
+    }
+}
+
+/// What a list says of a backup.
+fn listed(backup: &Backup, archive: &Archive) -> String {
+    let files = backup.files();
+    let bytes: u64 = files.iter().map(|file| file.bytes).sum();
+    let ssts = backup.cuts.values().flat_map(Cut::ssts);
+    let records: u64 = ssts.map(|sst| sst.records - sst.tombstones).sum();
+    let tables = match backup.is_part {
+        true => format!("only tables {}", backup.table_names().join(", ")),
+        false => "all tables".to_owned(),
+    };
+    let fields = [
+        backup.name.clone(),
+        time_text(backup.created_ms),
+        tables,
+        format!("{} partitions", backup.cuts.len()),
+        format!("{} SSTables", files.len()),
+        format!("{bytes} bytes"),
+        format!("at most {records} records"),
+        Reach::of(backup, archive).to_string(),
+    ];
+    fields.join("\t")
 }
 
 async fn verified(args: BackupVerifyArgs, stores: &Stores) -> CommandResult {
-    let repository = stores.open(&args.repository.repository)?;
-    let backup = find(&repository, args.name).await?;
+    let repository = stores.existing(&args.repository.repository)?;
+    let backup = find(&repository, args.name.as_deref(), None).await?;
     let (dir, mut stdout) = (args.work_dir.as_deref(), std::io::stdout());
     if args.against_cluster {
         let client = client(&args.connection).await?;
@@ -156,12 +181,9 @@ async fn verified(args: BackupVerifyArgs, stores: &Stores) -> CommandResult {
 }
 
 async fn restored(args: BackupRestoreArgs, stores: &Stores) -> CommandResult {
-    let (client, repository) = (client(&args.connection).await?, stores.open(&args.from)?);
+    let (repository, client) = (stores.existing(&args.from)?, client(&args.connection).await?);
     let to_ms = args.to_time.as_deref().map(time_of).transpose()?;
-    let backup = match to_ms {
-        Some(to_ms) => backup_for(&repository, args.name.as_deref(), to_ms).await?,
-        None => find(&repository, args.name).await?,
-    };
+    let backup = find(&repository, args.name.as_deref(), to_ms).await?;
     let options = restore::Options {
         tables: args.table,
         into_existing: args.into_existing,
@@ -190,7 +212,7 @@ async fn restored(args: BackupRestoreArgs, stores: &Stores) -> CommandResult {
 }
 
 async fn pruned(args: BackupPruneArgs, stores: &Stores) -> CommandResult {
-    let repository = stores.open(&args.repository.repository)?;
+    let repository = stores.existing(&args.repository.repository)?;
     let pruned = prune::prune(&repository, args.keep as usize, &progress).await?;
     let prune::Pruned { backups, files, segments, bytes } = pruned;
     writeln!(
@@ -224,4 +246,84 @@ pub async fn verify_cluster(connection: Connection) -> CommandResult {
         writeln!(stdout, "{line}")?;
     }
     if bad > 0 { Err(Failure::negative(format!("{bad} findings"))) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use clap::Parser;
+    use sextant_common::cut::CutTable;
+    use sextant_common::ids::{PartitionId, TableId};
+
+    use super::*;
+    use crate::args::{Cli, Command};
+
+    async fn run(words: &[&str]) -> CommandResult {
+        let words = ["sextant", "backup"].iter().chain(words);
+        let Command::Backup(args) = Cli::try_parse_from(words).unwrap().command else { panic!("of backups") };
+        super::run(args).await
+    }
+
+    fn backup(name: &str, tables: &[&str], is_part: bool) -> Backup {
+        let table = |name: &&str| CutTable {
+            table: TableId(1),
+            name: (*name).into(),
+            options: Default::default(),
+            generation: Default::default(),
+            ssts: Some(Default::default()),
+        };
+        let cut = Cut {
+            id: 1,
+            at: 1,
+            seq: Default::default(),
+            tick: Default::default(),
+            opened_ms: 1,
+            lease_ms: 1,
+            tables: tables.iter().map(table).collect(),
+            term: 1,
+            lineage: 1,
+        };
+        let cuts = BTreeMap::from([(PartitionId(0), cut)]);
+        Backup { name: name.into(), created_ms: 1_795_000_000_123, cuts, is_part }
+    }
+
+    #[tokio::test]
+    async fn what_looks_for_a_repository_makes_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let missing = dir.path().join("a");
+        let at = missing.to_str().unwrap();
+        for words in
+            [&["list", at][..], &["verify", at], &["prune", at, "--keep", "1"], &["restore", "--from", at]]
+        {
+            let failure = run(words).await.unwrap_err();
+            let told = format!("{failure:?}");
+            assert!(told.contains("there is no directory") && told.contains("Usage"), "{words:?}: {told}");
+        }
+        assert!(!missing.exists());
+    }
+
+    #[tokio::test]
+    async fn a_list_with_a_backup_that_cannot_be_read_is_a_finding() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = dir.path().to_str().unwrap();
+        let repository = Repository::open(&Env::real(), at).unwrap();
+        for name in ["a", "b"] {
+            repository.commit(&backup(name, &["t"], false)).await.unwrap();
+        }
+        run(&["list", at]).await.unwrap();
+        std::fs::write(dir.path().join("backups/a/manifest"), "").unwrap();
+        let told = format!("{:?}", run(&["list", at]).await.unwrap_err());
+        assert!(told.contains("1 of 2 backups cannot be read") && told.contains("Negative"), "{told}");
+        assert_eq!(find(&repository, None, None).await.unwrap().name, "b");
+    }
+
+    #[test]
+    fn a_list_says_when_a_backup_was_made_and_whether_it_has_all_tables() {
+        let line =
+            |is_part| listed(&backup("a", &["t", "small", "sextant.access"], is_part), &Archive::default());
+        let rest = "1 partitions\t0 SSTables\t0 bytes\tat most 0 records\tno log after it";
+        assert_eq!(line(false), format!("a\t2026-11-18T11:06:40.123Z\tall tables\t{rest}"));
+        assert_eq!(line(true), format!("a\t2026-11-18T11:06:40.123Z\tonly tables small, t\t{rest}"));
+    }
 }

@@ -4,7 +4,7 @@ use std::io::Write;
 
 use sextant_client::OptionsChange;
 use sextant_common::Error;
-use sextant_common::manifest::{Compression, TableOptions};
+use sextant_common::manifest::{Compression, TableInfo, TableOptions};
 
 use super::client;
 use crate::args::{AlterTableArgs, Connection, CreateTableArgs, DropTableArgs, Switch};
@@ -17,7 +17,20 @@ pub async fn create(args: CreateTableArgs) -> CommandResult {
         compression: args.compression.into(),
         filter_prefix: args.filter_prefix,
     };
-    let (id, created) = client(&args.connection).await?.create_table(&args.name, &options).await?;
+    let client = client(&args.connection).await?;
+    let (id, created) = client.create_table(&args.name, &options).await?;
+    if !created && options != TableOptions::default() {
+        let is_it = |table: &TableInfo| table.id == id;
+        let there = client.list_tables().await?.into_iter().find(is_it).map(|table| table.options);
+        if let Some(there) = there.filter(|there| *there != options) {
+            let there = match described(&there) {
+                none if none.is_empty() => "\tthe defaults".to_owned(),
+                others => others,
+            };
+            let why = format!("table {} ({id}) exists already, with other options:{there}", args.name);
+            return Err(Failure::negative(why));
+        }
+    }
     let verb = if created { "created" } else { "exists already" };
     writeln!(std::io::stdout(), "table {} ({id}) {verb}", args.name)?;
     Ok(())

@@ -1,5 +1,6 @@
 //! `sextant user`: who may do what.
 
+use std::ffi::OsString;
 use std::io::{IsTerminal, Read, Write};
 
 use sextant_environment::Env;
@@ -10,6 +11,25 @@ use crate::exit::{CommandResult, Failure};
 
 /// More is no password.
 const PASSWORD_BYTES_MAX: u64 = 4096;
+
+/// What a rule that takes a right away begins with, after [`with_rules_told_apart`]: nobody types it.
+const TAKES_AWAY: char = '\u{1}';
+
+/// Arguments of which no rule of `user set` (`-@admin`) can be taken for an option, nor an option for a rule.
+pub fn with_rules_told_apart(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    let mut args: Vec<OsString> = args.collect();
+    let is_set = args.windows(2).any(|pair| pair[0] == "user" && pair[1] == "set");
+    for arg in args.iter_mut().filter(|arg| is_set && arg.as_encoded_bytes().starts_with(b"-@")) {
+        let mut told_apart = OsString::from(TAKES_AWAY.to_string());
+        told_apart.push(&*arg);
+        *arg = told_apart;
+    }
+    args
+}
+
+fn rules_of(rules: Vec<String>) -> impl Iterator<Item = String> {
+    rules.into_iter().map(|rule| rule.strip_prefix(TAKES_AWAY).map_or(rule.clone(), str::to_owned))
+}
 
 pub async fn run(command: UserCommand) -> CommandResult {
     match command {
@@ -29,7 +49,7 @@ fn hash() -> CommandResult {
 }
 
 async fn set(args: UserSetArgs) -> CommandResult {
-    let mut rules = args.rules;
+    let mut rules: Vec<String> = rules_of(args.rules).collect();
     if args.password_stdin {
         rules.push(format!(">{}", read_password()?));
     }
@@ -63,4 +83,36 @@ fn read_password() -> Result<String, Failure> {
     let mut text = String::new();
     std::io::stdin().take(PASSWORD_BYTES_MAX).read_to_string(&mut text)?;
     Ok(text.lines().next().unwrap_or_default().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::args::{Cli, Command};
+
+    #[test]
+    fn rules_and_options_may_stand_in_any_order() {
+        for line in [
+            "sextant user set app on ~app:* +@all -@admin --password-stdin --server h:1",
+            "sextant user set --server h:1 app on ~app:* +@all -@admin --password-stdin",
+            "sextant user set app --password-stdin on ~app:* --server h:1 +@all -@admin",
+        ] {
+            let args = with_rules_told_apart(line.split(' ').map(OsString::from));
+            let Ok(Cli { command: Command::User(user) }) = Cli::try_parse_from(args) else {
+                panic!("{line}")
+            };
+            let UserCommand::Set(args) = user.command else { panic!("{line}") };
+            assert!(args.password_stdin && args.connection.server == ["h:1"], "{line}");
+            assert_eq!(args.name, "app");
+            assert_eq!(
+                rules_of(args.rules).collect::<Vec<_>>(),
+                ["on", "~app:*", "+@all", "-@admin"],
+                "{line}"
+            );
+        }
+        let unknown = "sextant user set app on --pasword-stdin".split(' ').map(OsString::from);
+        assert!(Cli::try_parse_from(with_rules_told_apart(unknown)).is_err());
+    }
 }

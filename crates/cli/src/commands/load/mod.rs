@@ -1,11 +1,12 @@
 //! `sextant load`: a file becomes SSTables.
 //!
-//! Owns the way from lines ([`input`]) over their order by partition and key ([`sort`]) to what each partition is sent ([`send`]), and
-//! what is remembered for another attempt ([`mark`]). Each partition is committed for itself, all in a row when everything is written.
+//! Owns the way from lines ([`input`], [`separated`]) over their order by partition and key ([`sort`]) to what each partition is sent
+//! ([`send`]), and what is remembered for another attempt ([`mark`]). Each partition is committed for itself, all in a row when everything is written.
 
 mod input;
 mod mark;
 mod send;
+mod separated;
 mod sort;
 
 use std::io::Write;
@@ -36,6 +37,9 @@ pub async fn run(args: LoadArgs) -> CommandResult {
     if sorted.records() == 0 {
         return Ok(writeln!(std::io::stdout(), "nothing to load")?);
     }
+    if let Some(at) = &at {
+        mark::write(at, &mark)?;
+    }
     let (records, parts) = (sorted.records(), sorted.parts().len());
     let sending = Sending::new(sorted);
     let env = network::client(&args.table.connection.tls)?;
@@ -65,7 +69,8 @@ async fn table(client: &Client, name: &str) -> Result<TableInfo, Failure> {
     known.ok_or_else(|| Failure::usage(format!("no table {name:?}: `sextant create-table` makes one")))
 }
 
-/// The load's number, and where it is kept: beside the file. (What is read from standard input cannot be read again.)
+/// The load's number, and where it is kept as soon as records are sent: beside the file. (What is read from standard input cannot be
+/// read again.)
 fn mark(args: &LoadArgs, table: &str) -> Result<(Mark, Option<std::path::PathBuf>), Failure> {
     let env = network::client(&args.table.connection.tls)?;
     let new = |input| Mark {
@@ -86,7 +91,6 @@ fn mark(args: &LoadArgs, table: &str) -> Result<(Mark, Option<std::path::PathBuf
         true => mark::read(&at, table, &input)?,
         false => new(input),
     };
-    mark::write(&at, &mark)?;
     Ok((mark, Some(at)))
 }
 
@@ -113,5 +117,44 @@ fn format_of(file: &Path) -> Option<LoadFormat> {
         "tsv" => Some(LoadFormat::Tsv),
         "jsonl" | "ndjson" => Some(LoadFormat::Jsonl),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use sextant_common::ids::TableId;
+
+    use super::*;
+    use crate::args::{Cli, Command};
+
+    /// All that is done before records are sent.
+    fn prepared(file: &Path, more: &[&str]) -> Result<u64, Failure> {
+        let words = ["sextant", "load"].iter().copied().chain(file.to_str()).chain(more.iter().copied());
+        let Command::Load(args) = Cli::try_parse_from(words).unwrap().command else { panic!("it is a load") };
+        let (mark, at) = mark(&args, "t")?;
+        assert_eq!(at, Some(mark::path(file)));
+        let table = TableInfo { id: TableId(1), name: "t".into(), options: Default::default() };
+        Ok(sorted(&args, &table, SlotMap::even(2), mark.time_ms)?.records())
+    }
+
+    #[test]
+    fn what_cannot_be_sent_leaves_nothing_to_resume() {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, text, more) in [
+            ("empty.csv", "\n", &[][..]),
+            ("wrong.csv", "a,1\nb,\"2\n", &[]),
+            ("twice.csv", "a,1\na,2\n", &["--refuse-duplicates"]),
+            ("unknown.txt", "a,1\n", &[]),
+        ] {
+            let file = dir.path().join(name);
+            std::fs::write(&file, text).unwrap();
+            assert_eq!(prepared(&file, more).unwrap_or(0), 0, "{name}");
+            assert!(!mark::path(&file).exists(), "{name}");
+        }
+        let folder = dir.path().join("folder");
+        std::fs::create_dir(&folder).unwrap();
+        assert!(prepared(&folder, &["--format", "csv"]).is_err());
+        assert!(!mark::path(&folder).exists());
     }
 }

@@ -301,6 +301,7 @@ impl Pages {
                         error = all.why(snapshot.id, partition, error).await;
                     }
                     if matches!(error.kind, ErrorKind::Invalid | ErrorKind::UnknownTable)
+                        || error.kind == ErrorKind::Corrupt && self.is_half_over(deadline)
                         || !self.core.wait_to_retry(partition, leader, &mut backoff, deadline).await
                     {
                         return Err(error);
@@ -308,6 +309,12 @@ impl Pages {
                 }
             }
         }
+    }
+
+    /// Whoever waits is told of damage in time: a client's own deadline may be as long as this one.
+    fn is_half_over(&self, deadline: Deadline) -> bool {
+        let clock = &*self.core.env.clock;
+        deadline.left(clock) < self.core.deadline(None).left(clock) / 2
     }
 
     async fn page_once(
