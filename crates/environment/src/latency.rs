@@ -40,11 +40,12 @@ impl Latencies {
         self.0.sum_ns.fetch_add(took_ns.saturating_mul(times), Ordering::Relaxed);
     }
 
-    /// How many were observed.
+    /// How long all of them took together.
     pub fn sum_ns(&self) -> u64 {
         self.0.sum_ns.load(Ordering::Relaxed)
     }
 
+    /// How many were observed.
     pub fn count(&self) -> u64 {
         self.0.buckets.iter().map(|bucket| bucket.load(Ordering::Relaxed)).sum()
     }

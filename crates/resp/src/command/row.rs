@@ -72,7 +72,7 @@ pub(crate) fn go_together(before: &Request, next: &Request) -> bool {
     let is_same_key = || before.single_key().is_some() && before.single_key() == next.single_key();
     match (object_row(before), object_row(next)) {
         (None, None) => is_operation(before) && is_operation(next) && is_same_key(),
-        (Some(_), Some(_)) => is_same_key(),
+        (Some(before), Some(next)) => before.goes_with(next) && is_same_key(),
         _ => false,
     }
 }

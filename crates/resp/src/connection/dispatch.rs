@@ -325,7 +325,12 @@ impl<S: Store> Connection<S> {
             true => Keys::All,
             false => Keys::of(request, self.shared.key_seed, order),
         };
-        if request.may_be_looked_up() && (unhindered || !self.pipeline.blocks_read(&keys_of(&request))) {
+        let is_blocked = |keys: &Keys| match access {
+            Access::Read => self.pipeline.blocks_read(keys),
+            // (What turns out to change nothing has its place among the others all the same.)
+            Access::Write => self.pipeline.blocks_write(keys),
+        };
+        if request.may_be_looked_up() && (unhindered || !is_blocked(&keys_of(&request))) {
             ahead = match command::look_ahead(&request, &self.shared.store, looked) {
                 Ahead::Reply(reply) if reply.size() <= SHORT_BYTES => {
                     let client = &self.conversation.entry;

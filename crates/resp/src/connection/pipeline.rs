@@ -144,6 +144,17 @@ impl<W, R> Pipeline<W, R> {
         }
     }
 
+    /// The same of one that writes them: also with one that only reads them.
+    pub fn blocks_write(&self, keys: &Keys) -> bool {
+        let touched = |hash: &u64| self.keys.contains_key(hash);
+        match keys {
+            Keys::All => self.unfinished > 0,
+            _ if self.of_all.is_some() => true,
+            Keys::One(hash) => touched(hash),
+            Keys::Many(hashes) => hashes.iter().any(touched),
+        }
+    }
+
     /// A command that is finished already.
     pub fn push_finished(&mut self, reply: R) {
         self.slots.push_back(Slot {
@@ -351,6 +362,20 @@ mod tests {
         assert_eq!(finish(&mut p, 3), [0; 0]);
         assert_eq!(std::iter::from_fn(|| p.pop()).collect::<Vec<_>>(), [1, 2, 3, 4]);
         assert!(p.is_empty() && p.keys.is_empty());
+    }
+
+    #[test]
+    fn a_write_is_not_looked_up_before_reads_of_its_key() {
+        let mut p = Numbers::default();
+        p.admit(Keys::One(7), Access::Read, 0);
+        assert!(p.blocks_write(&Keys::One(7)) && p.blocks_write(&Keys::Many(vec![8, 7])));
+        assert!(!p.blocks_read(&Keys::One(7)) && !p.blocks_write(&Keys::One(8)));
+        assert!(p.blocks_write(&Keys::All));
+        p.admit(Keys::All, Access::Read, 1);
+        assert!(p.blocks_write(&Keys::One(8)), "somebody reads all keys");
+        finish(&mut p, 0);
+        finish(&mut p, 1);
+        assert!(!p.blocks_write(&Keys::One(7)) && !p.blocks_write(&Keys::All));
     }
 
     #[test]

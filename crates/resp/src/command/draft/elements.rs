@@ -28,9 +28,13 @@ const PAGE_ELEMENTS: u64 = 10_000;
 /// The same by their names, in bytes of their keys: each has the key of its object in it.
 const CHUNK_BYTES: usize = 256 * 1024;
 
-/// Elements that are read at least, and ranges that are remembered, if several commands go together.
-const AHEAD_ELEMENTS: u64 = 64;
+/// Ranges that are remembered, if several commands go together; and how many more of their elements are read when one of them is asked
+/// for again.
 const FETCHED_MAX: usize = 16;
+const AHEAD_ELEMENTS: u64 = 64;
+const AHEAD_ELEMENTS_MAX: u64 = 4096;
+/// Names of which is remembered whether they are there, in bytes.
+const KNOWN_BYTES_MAX: usize = 1024 * 1024;
 
 /// The first elements of a range, as they are stored.
 pub(super) struct Fetched {
@@ -241,10 +245,22 @@ impl<'s, S: Store> Draft<'s, S> {
         }
         self.ask_whether_they_exist(&mut missing, missing_bytes, &mut exist).await?;
         if self.is_of_one_moment {
-            let known = self.known_to_exist.entry((header.version, tag)).or_default();
-            known.extend(names.iter().map(|name| Bytes::copy_from_slice(name.as_ref())).zip(exist.clone()));
+            self.keep_existence((header.version, tag), names, &exist);
         }
         Ok(exist)
+    }
+
+    /// As far as there is room: they are asked for again otherwise.
+    fn keep_existence<N: AsRef<[u8]>>(&mut self, of: (u64, Tag), names: &[N], exist: &[bool]) {
+        let known = self.known_to_exist.entry(of).or_default();
+        for (name, is_there) in names.iter().zip(exist) {
+            let name = name.as_ref();
+            self.known_bytes += name.len() + ELEMENT_BYTES;
+            if self.known_bytes > KNOWN_BYTES_MAX {
+                return;
+            }
+            known.insert(Bytes::copy_from_slice(name), *is_there);
+        }
     }
 
     async fn ask_whether_they_exist(
@@ -293,7 +309,8 @@ impl<'s, S: Store> Draft<'s, S> {
         self.range_read(header, range, false).await
     }
 
-    /// The same of elements without values: if several commands go together, some more are read for those behind this one.
+    /// The same of elements without values, which commands that go together may come back to: they are remembered, and some more are
+    /// read then for those behind.
     pub async fn range_of_names(
         &mut self,
         header: &Header,
@@ -356,16 +373,18 @@ impl<'s, S: Store> Draft<'s, S> {
             && (fetched.is_whole || fetched.elements.len() >= most)
         {
             let found: Vec<_> = fetched.elements.iter().take(most).cloned().collect();
-            self.look(found.len() / PASSED_OVER)?;
-            if found.len() > TURN_ELEMENTS {
+            let turn = self.looked / TURN_ELEMENTS;
+            self.look(found.len())?;
+            if self.looked / TURN_ELEMENTS > turn {
                 tokio::task::yield_now().await;
             }
             return Ok(found);
         }
-        let mut left = match self.is_of_one_moment && ahead {
-            true => wanted.limit.saturating_mul(2).max(AHEAD_ELEMENTS),
-            false => wanted.limit,
+        let more = match before {
+            Some(_) => wanted.limit.clamp(AHEAD_ELEMENTS, AHEAD_ELEMENTS_MAX),
+            None => 0,
         };
+        let mut left = wanted.limit.saturating_add(more);
         let mut found: Vec<(Bytes, Bytes)> = Vec::new();
         let (mut last_page_bytes, mut is_whole) = (0, false);
         let (mut from, mut to) = (wanted.start.clone(), wanted.end.clone());
@@ -396,7 +415,7 @@ impl<'s, S: Store> Draft<'s, S> {
             is_whole = !page.has_more || page.elements.is_empty();
             found.extend(page.elements);
         }
-        if self.is_of_one_moment {
+        if self.is_of_one_moment && ahead {
             let fetched = Fetched { of: wanted, elements: found.clone(), is_whole };
             match before {
                 Some(at) => self.fetched[at] = fetched,

@@ -77,6 +77,8 @@ pub(super) struct Draft<'s, S> {
     known: HashMap<(u64, Tag), HashMap<Bytes, Option<Bytes>>>,
     /// The same of elements of which only that was asked: whether they are there.
     known_to_exist: HashMap<(u64, Tag), HashMap<Bytes, bool>>,
+    /// Of those names.
+    known_bytes: usize,
     /// Ranges that were read, of commands that may come back to them.
     fetched: Vec<elements::Fetched>,
     /// Versions that were given here: nothing of them is stored.
@@ -155,6 +157,7 @@ impl<'s, S: Store> Draft<'s, S> {
             elements: BTreeMap::new(),
             known: HashMap::new(),
             known_to_exist: HashMap::new(),
+            known_bytes: 0,
             fetched: Vec::new(),
             fresh: HashSet::new(),
             read: Read { bytes, ..Read::default() },

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use bytes::Bytes;
+use sextant_common::key::filter_hash;
 use sextant_common::marks::Kind;
 use sextant_common::object::Tag;
 
@@ -18,8 +19,10 @@ use crate::store::Store;
 
 /// Most elements of a list that are asked for together because commands that go together take them one by one.
 const TAKEN_MAX: u64 = 256;
-/// Most elements of an object that are asked for together by their names.
+/// Most elements that are asked for together by their names.
 const NAMES_MAX: usize = 4096;
+/// After so many commands others have their turn.
+const TURN_COMMANDS: usize = 256;
 
 /// Elements that a command looks at by their names.
 struct Named<'c> {
@@ -31,11 +34,57 @@ struct Named<'c> {
 }
 
 /// What several commands look at.
-#[derive(Default)]
 struct Group<'c> {
+    key: &'c Bytes,
+    kind: Kind,
+    tag: Tag,
+    existence: bool,
     commands: usize,
     names: Vec<&'c Bytes>,
-    known: HashSet<&'c Bytes>,
+}
+
+/// What is wanted ahead, as the commands are gone through.
+#[derive(Default)]
+struct Gathering<'c> {
+    groups: Vec<Group<'c>>,
+    places: HashMap<(&'c Bytes, Tag, bool), usize>,
+    /// What is asked for, or is known when a command comes to it because one before it says what it is.
+    named: HashSet<(&'c Bytes, Tag, &'c Bytes)>,
+    /// Hashes of keys that other commands are about, which may say what they are, or that they are gone: nothing is looked at behind them.
+    settled: HashSet<u64>,
+    names: usize,
+}
+
+impl<'c> Gathering<'c> {
+    fn take(&mut self, command: &'c Queued) {
+        let Queued::Ask(request) = command else { return };
+        let Request::Object(object) = request else {
+            request.for_each_key(&mut |key| {
+                self.settled.insert(filter_hash(key));
+            });
+            return;
+        };
+        let [key] = &object.keys[..] else {
+            self.settled.extend(object.keys.iter().map(|key| filter_hash(key)));
+            return;
+        };
+        if self.settled.contains(&filter_hash(key)) || self.names >= NAMES_MAX {
+            return;
+        }
+        let Some(Named { kind, tag, existence, names }) = object.named() else { return };
+        let place = *self.places.entry((key, tag, existence)).or_insert_with(|| {
+            self.groups.push(Group { key, kind, tag, existence, commands: 0, names: vec![] });
+            self.groups.len() - 1
+        });
+        let group = &mut self.groups[place];
+        group.commands += 1;
+        for name in names {
+            if self.names < NAMES_MAX && self.named.insert((key, tag, name)) {
+                self.names += 1;
+                group.names.push(name);
+            }
+        }
+    }
 }
 
 fn all(names: &[Bytes]) -> Vec<&Bytes> {
@@ -49,11 +98,11 @@ impl Object {
             Command::Hash(Hash::Set(pairs, _)) => {
                 (Kind::Hash, Tag::Field, true, pairs.iter().map(|(field, _)| field).collect())
             }
+            Command::Hash(Hash::SetNew(name, _)) => (Kind::Hash, Tag::Field, true, one(name)),
             Command::Hash(Hash::Delete(names)) => (Kind::Hash, Tag::Field, true, all(names)),
             Command::Hash(Hash::GetMany(names)) => (Kind::Hash, Tag::Field, false, all(names)),
             Command::Hash(
-                Hash::SetNew(name, _)
-                | Hash::Increment(name, _)
+                Hash::Increment(name, _)
                 | Hash::IncrementDecimal(name, _)
                 | Hash::Get(name)
                 | Hash::Exists(name)
@@ -84,35 +133,28 @@ pub(in crate::command) async fn read_ahead<S: Store>(
     draft: &mut Draft<'_, S>,
 ) -> Carried<()> {
     let mut taken: BTreeMap<&Bytes, (u64, u64)> = BTreeMap::new();
-    let (mut groups, mut places) = (Vec::new(), HashMap::new());
-    for command in commands {
-        let Queued::Ask(Request::Object(object)) = command else { continue };
-        let [key, ..] = &object.keys[..] else { continue };
-        if let Some((left, right)) = object.takes() {
-            let all = taken.entry(key).or_default();
+    let mut gathering = Gathering::default();
+    for (at, command) in commands.iter().enumerate() {
+        if at > 0 && at.is_multiple_of(TURN_COMMANDS) {
+            tokio::task::yield_now().await;
+        }
+        if let Queued::Ask(Request::Object(object)) = command
+            && let Some((left, right)) = object.takes()
+        {
+            let all = taken.entry(&object.keys[0]).or_default();
             *all = (all.0.saturating_add(left), all.1.saturating_add(right));
         }
-        let Some(Named { kind, tag, existence, names }) = object.named() else { continue };
-        let place = *places.entry((key, tag, existence)).or_insert_with(|| {
-            groups.push((key, kind, tag, existence, Group::default()));
-            groups.len() - 1
-        });
-        let group = &mut groups[place].4;
-        group.commands += 1;
-        for name in names {
-            if group.names.len() < NAMES_MAX && group.known.insert(name) {
-                group.names.push(name);
-            }
-        }
+        gathering.take(command);
     }
     for (key, (left, right)) in taken {
         if (2..=TAKEN_MAX).contains(&left.saturating_add(right)) {
             list::read_ahead(draft, key, (left, right)).await?;
         }
     }
-    for (key, kind, tag, existence, Group { commands, names, .. }) in groups {
-        // (One alone asks for all of its own together.)
-        if commands < 2 || names.len() < 2 {
+    for Group { key, kind, tag, existence, commands, names } in gathering.groups {
+        // (One alone asks for all of its own together; and what is long is not asked of the leader together.)
+        let may_be_long = tag == Tag::Field && !existence;
+        if commands < 2 || names.len() < 2 || may_be_long && draft.is_of_leader() {
             continue;
         }
         let Ok(Some(header)) = draft.object(key, kind) else { continue };

@@ -72,10 +72,11 @@ impl Hash {
             }
             Hash::SetNew(field, value) => {
                 let mut header = draft.object_or_new(key, KIND)?;
-                if draft.element(key, &header, Tag::Field, field).await?.is_some() {
+                if draft.exist(key, &header, Tag::Field, &[field]).await? == [true] {
                     return Ok(Reply::Integer(0));
                 }
-                put(draft, key, &mut header, field, value.clone()).await?;
+                draft.put(element_key(key, header.version, Tag::Field, field), value.clone())?;
+                header.count += 1;
                 draft.leave_object(key, KIND, header);
                 Reply::Integer(1)
             }

@@ -50,7 +50,10 @@ pub(super) struct Find {
 
 const KIND: Kind = Kind::List;
 /// So many elements are read one by one, as they may be at hand here, and not as a range.
-const POINTS_MAX: u64 = 1024;
+const POINTS_MAX: u64 = 256;
+/// The same of `LRANGE`, which others ask for again; and bytes of their keys.
+const RANGE_POINTS_MAX: u64 = 1024;
+const POINTS_BYTES_MAX: usize = 128 * 1024;
 
 fn ends(header: &Header) -> (u64, u64) {
     header.ends.unwrap_or((LIST_MIDDLE, LIST_MIDDLE))
@@ -97,7 +100,10 @@ impl List {
             List::Range(start, stop) => {
                 let Some(header) = found else { return Ok(Reply::Array(vec![])) };
                 let values = match cut(*start, *stop, header.count) {
-                    Some((from, to)) => read(draft, key, &header, from, to).await?,
+                    Some((from, to)) => {
+                        let points_max = RANGE_POINTS_MAX.min((POINTS_BYTES_MAX / key.len()) as u64);
+                        read_up_to(draft, key, &header, (from, to), points_max.max(POINTS_MAX)).await?
+                    }
                     None => vec![],
                 };
                 Reply::Array(values.into_iter().map(Reply::Bulk).collect())
@@ -275,6 +281,17 @@ async fn read<S: Store>(
     from: u64,
     to: u64,
 ) -> Carried<Vec<Bytes>> {
+    read_up_to(draft, key, header, (from, to), POINTS_MAX).await
+}
+
+/// `points_max`: with more of them it is a range.
+async fn read_up_to<S: Store>(
+    draft: &mut Draft<'_, S>,
+    key: &Bytes,
+    header: &Header,
+    (from, to): (u64, u64),
+    points_max: u64,
+) -> Carried<Vec<Bytes>> {
     let first = ends(header).0;
     draft.rests_on_header();
     if to == from + 1 {
@@ -285,7 +302,7 @@ async fn read<S: Store>(
     if to <= from {
         return Ok(vec![]);
     }
-    if to - from <= POINTS_MAX && !draft.is_of_leader() {
+    if to - from <= points_max && !draft.is_of_leader() {
         let names: Vec<_> = (first + from..first + to).map(u64::to_be_bytes).collect();
         let values = draft.elements_once(key, header, Tag::Position, &names).await?;
         return Ok(values.into_iter().flatten().collect());

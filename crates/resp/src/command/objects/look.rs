@@ -103,6 +103,9 @@ impl Object {
         for name in read.names.iter() {
             let found = store.look_element(&element_key(key, version, read.tag, name))?.ok()?;
             bytes += found.as_ref().map_or(0, |record| record.value.len());
+            if self.changes(found.is_some()) {
+                return None;
+            }
             values.push(found.map(|record| record.value));
         }
         if bytes > SHORT_BYTES {
@@ -114,6 +117,18 @@ impl Object {
             _ => header()?.is_some_and(|now| now.seq == record.seq),
         };
         if stands { self.answer(count, values) } else { None }
+    }
+
+    /// Whether something is to be changed for certain, as this is how it is with one of the elements.
+    fn changes(&self, is_there: bool) -> bool {
+        match &self.command {
+            Command::Hash(Hash::SetNew(..)) | Command::Set(Set::Add(_)) => !is_there,
+            Command::Hash(Hash::Delete(_))
+            | Command::Set(Set::Remove(_))
+            | Command::Sorted(Sorted::Remove(_)) => is_there,
+            Command::Sorted(Sorted::Add(add)) => !is_there && !add.rule.only_there,
+            _ => false,
+        }
     }
 
     /// There is no object.
@@ -131,16 +146,10 @@ impl Object {
         let score =
             |value: Option<Bytes>| value.as_deref().and_then(score_of).map_or(Reply::Nil, Reply::Double);
         let number = |value: &Option<Bytes>| Reply::Integer(i64::from(value.is_some()));
-        let nothing = |changes: bool| (!changes).then_some(Reply::Integer(0));
         match &self.command {
-            Command::Hash(Hash::SetNew(..)) | Command::Set(Set::Add(_)) => {
-                return nothing(values.iter().any(Option::is_none));
-            }
-            Command::Hash(Hash::Delete(_)) | Command::Set(Set::Remove(_)) => {
-                return nothing(values.iter().any(Option::is_some));
-            }
-            Command::Sorted(Sorted::Remove(_)) => return nothing(values.iter().any(Option::is_some)),
             Command::Sorted(Sorted::Add(add)) => return add.unchanged(&values),
+            // (None of them changes anything, or it would not have come so far.)
+            _ if self.writes => return Some(Reply::Integer(0)),
             _ => {}
         }
         let mut all = values.into_iter();

@@ -62,10 +62,17 @@ pub(crate) struct Object {
 /// How commands on one object go together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Row {
-    /// As [companions](crate::companions). So do others with it.
+    /// As [companions](crate::companions).
     InLine,
-    /// The [quick](quick) way, with those that do the same.
+    /// The [quick](quick) way, with those that do the same; with others that have one it is tried.
     Quick(quick::Doing),
+}
+
+impl Row {
+    /// (What has a way of its own does not stand in a line.)
+    pub fn goes_with(self, other: Row) -> bool {
+        (self == Row::InLine) == (other == Row::InLine)
+    }
 }
 
 impl std::fmt::Debug for Object {
@@ -218,7 +225,7 @@ async fn mixed<S: Store>(objects: Objects, shared: &Shared<S>, lane: Lane) -> Ro
         objects.into_iter().map(|object| Queued::Ask(Request::Object(object))).collect();
     match atomic::run_within(shared, &commands, &[], lane, MIXED_ATTEMPTS).await {
         Ok(Done::Replies(replies)) => return RowDone::Replies(replies),
-        Err(e) if !matches!(e.kind, ErrorKind::Invalid | ErrorKind::Retry) => {
+        Err(e) if !matches!(e.kind, ErrorKind::Invalid | ErrorKind::Retry | ErrorKind::Overloaded) => {
             return RowDone::Replies(commands.iter().map(|_| store_error(&e)).collect());
         }
         Ok(_) | Err(_) => {}

@@ -27,6 +27,10 @@ use crate::store::Store;
 /// Most elements that a command names on this way.
 const ELEMENTS_MAX: usize = 1000;
 
+/// The same of members of sorted sets that go: each takes two operations, whose keys have that of the object in them, and a batch has
+/// bounds. (If all of them go, nothing of that need be written.)
+const REMOVED_MAX: usize = 256;
+
 /// What is written of elements, and how it is answered.
 struct Plan {
     /// The last `counted` are those of the elements that the object counts.
@@ -216,7 +220,9 @@ fn way(command: &Command) -> Option<(Kind, bool)> {
         Command::Sorted(Sorted::Add(add)) if few(add.members.len()) => {
             Some((Kind::SortedSet, !add.rule.only_there))
         }
-        Command::Sorted(Sorted::Remove(members)) if few(members.len()) => Some((Kind::SortedSet, false)),
+        Command::Sorted(Sorted::Remove(members)) if members.len() <= REMOVED_MAX => {
+            Some((Kind::SortedSet, false))
+        }
         _ => None,
     }
 }

@@ -267,6 +267,11 @@ pub(super) async fn sample<S: Store>(
     }
     let is_large = header.count > SAMPLED_MAX && wanted < header.count;
     let pool = match is_large {
+        false if tag == Tag::Member => {
+            let (start, end) = element_range(key, header.version, tag);
+            let all = ElementRange { start, end, reverse: false, limit: u64::MAX };
+            draft.range_of_names(header, all).await?
+        }
         false => draft.all(key, header, tag).await?,
         true => {
             let (start, end) = element_range(key, header.version, tag);
