@@ -18,9 +18,14 @@ pub enum Exit {
     Failed,
     /// A write may or may not have taken effect.
     Unknown,
+    /// A server's data are damaged: it must not go on with them.
+    Damaged,
     /// The data are of a newer version.
     Outdated,
 }
+
+/// As of a server that ends later because it must not go on.
+const DAMAGED: u8 = 70;
 
 impl From<Exit> for ExitCode {
     fn from(exit: Exit) -> Self {
@@ -30,6 +35,7 @@ impl From<Exit> for ExitCode {
             Exit::Usage => 2,
             Exit::Failed => 3,
             Exit::Unknown => 4,
+            Exit::Damaged => DAMAGED,
             Exit::Outdated => OUTDATED,
         })
     }
@@ -56,6 +62,14 @@ impl Failure {
 
     pub fn error(message: impl Into<String>) -> Self {
         Self { exit: Exit::Failed, message: Some(message.into()) }
+    }
+
+    /// A server does not start.
+    pub fn of_start(e: Error) -> Self {
+        match e.kind {
+            ErrorKind::Corrupt => Self { exit: Exit::Damaged, ..Self::from(e) },
+            _ => Self::from(e),
+        }
     }
 
     /// Nothing more to say.
@@ -144,7 +158,16 @@ mod tests {
         assert_eq!(exit(ErrorKind::Invalid), Exit::Usage);
         assert_eq!(exit(ErrorKind::Unavailable), Exit::Failed);
         assert_eq!(exit(ErrorKind::OutcomeUnknown), Exit::Unknown);
+        assert_eq!(exit(ErrorKind::Corrupt), Exit::Failed, "a record that was asked for");
         let gone = std::io::Error::from(std::io::ErrorKind::BrokenPipe);
         assert_eq!(Failure::from(gone).exit, Exit::Success);
+    }
+
+    #[test]
+    fn a_server_whose_data_are_damaged_is_not_to_be_started_again() {
+        assert_eq!(Failure::of_start(Error::corrupt("x")).exit, Exit::Damaged);
+        assert_eq!(ExitCode::from(Exit::Damaged), ExitCode::from(70));
+        assert_eq!(Failure::of_start(Error::unavailable("x")).exit, Exit::Failed);
+        assert_eq!(Failure::of_start(Error::invalid("x")).exit, Exit::Usage);
     }
 }

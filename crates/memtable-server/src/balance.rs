@@ -91,8 +91,8 @@ impl Balanced {
     async fn hand_over(&self, to: u64) {
         let shared = &self.handle.shared;
         let Some(term) = shared.serving() else { return };
-        // One that is about to stop does not mean to.
-        if !self.network.name_heir(to, term).await {
+        // One whose log is full would give it back; one that is about to stop does not mean to.
+        if self.network.would_lead(vec![to]).await.is_empty() || !self.network.name_heir(to, term).await {
             return;
         }
         tracing::info!(partition = %shared.id, to, "this server leads more than others: leadership is handed over");

@@ -159,7 +159,7 @@ async fn started<T: Send + 'static>(
     tokio::select! {
         biased;
         started = starting => match started {
-            Ok(started) => Ok(Some(started?)),
+            Ok(started) => started.map(Some).map_err(Failure::of_start),
             Err(e) => std::panic::resume_unwind(e.into_panic()),
         },
         () = signals.wait() => {

@@ -118,19 +118,30 @@ pub enum Verdict {
     Known(Record),
 }
 
+/// Why a server cannot go on with what is in its directories, and what to do.
+fn untrusted<'a>(what: &str, dirs: impl IntoIterator<Item = &'a Path>) -> Error {
+    let all: Vec<String> = dirs.into_iter().map(|dir| dir.display().to_string()).collect();
+    Error::new(
+        ErrorKind::Corrupt,
+        format!(
+            "{what}. This server has no memory that can be trusted: if the others of its partitions are sound, empty all of its \
+             directories ({}) and start it again; they let it in as a new one",
+            all.join(", ")
+        ),
+    )
+}
+
+/// What was found while the directories of a server were read, with what to do if they are damaged.
+pub fn with_advice(e: Error, dirs: &[PathBuf]) -> Error {
+    match e.kind {
+        ErrorKind::Corrupt => untrusted(&e.message, dirs.iter().map(|dir| &**dir)),
+        _ => e,
+    }
+}
+
 /// Whether the directories belong to `node` of `cluster`, and together. An error says what does not, and what to do.
 pub fn judge(cluster: &str, node: u64, found: &[Found]) -> Result<Verdict> {
-    let refuse = |what: String| {
-        let all: Vec<String> = found.iter().map(|f| f.dir.display().to_string()).collect();
-        Err(Error::new(
-            ErrorKind::Corrupt,
-            format!(
-                "{what}. This server has no memory that can be trusted: if the others of its partitions are sound, empty all of its \
-                 directories ({}) and start it again; they let it in as a new one",
-                all.join(", ")
-            ),
-        ))
-    };
+    let refuse = |what: String| Err(untrusted(&what, found.iter().map(|f| &*f.dir)));
     let Some((data, logs)) = found.split_first() else { return Err(Error::internal("no directories")) };
     for f in found {
         if let Some(r) = &f.record

@@ -26,6 +26,7 @@ use sextant_environment::vfs::Vfs;
 use self::file::{Found, Record, Verdict, judge};
 use crate::config::MemtableServerConfig;
 
+pub use file::with_advice;
 pub use memory::Memory;
 
 /// Of the data directory; given back when dropped.
@@ -73,7 +74,8 @@ impl Incarnation {
             vfs.create_dir_all(dir)?;
             let holds =
                 if at == 0 { holds_snapshot(vfs, dir)? } else { sextant_raft_log::holds_records(vfs, dir)? };
-            found.push(Found { dir: dir.clone(), record: Record::read(vfs, dir)?, holds });
+            let record = Record::read(vfs, dir).map_err(|e| with_advice(e, &dirs))?;
+            found.push(Found { dir: dir.clone(), record, holds });
         }
         let record = match judge(&config.cluster.id, config.id.0, &found)? {
             Verdict::Known(record) if record.before.is_some() => finish_renewal(vfs, &dirs, record)?,

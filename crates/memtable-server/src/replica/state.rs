@@ -88,6 +88,8 @@ pub struct ReplicaState {
     pub ack_signalled: AtomicBool,
     /// Keys and values that wait for the sequencer, in bytes.
     pub queued_bytes: Arc<AtomicUsize>,
+    /// When a follower last refused what this leader sent because it has no space (holder's clock); 0: none has.
+    pub full_follower_ns: AtomicU64,
     /// Raft has been handed a heartbeat that it has not answered.
     pub hears_heartbeat: AtomicBool,
     pub told: Told,
@@ -127,6 +129,7 @@ impl ReplicaState {
             incarnation: incarnation.clone(),
             strangers: Strangers::default(),
             heir_of: AtomicU64::new(0),
+            full_follower_ns: AtomicU64::new(0),
             named_heir: Notify::new(),
             desk: LeaseDesk::of(bf_log_serials),
             slots: ArcSwap::from_pointee(Slots::new(1, 0)),

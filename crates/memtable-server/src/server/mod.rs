@@ -32,7 +32,7 @@ use crate::config::MemtableServerConfig;
 use crate::drain;
 use crate::flush::{Background, repair_loop};
 use crate::founding;
-use crate::incarnation::{DirectoryLock, Incarnation};
+use crate::incarnation::{DirectoryLock, Incarnation, with_advice};
 use crate::metrics::Metrics;
 use crate::raft::acceptor::Acceptor;
 use crate::raft::network::{NetworkFactory, Peer, Purged};
@@ -77,8 +77,8 @@ impl MemtableServer {
             let mut registry = Registry::default();
             let metrics = Arc::new(Metrics::register(registry.sub_registry_with_prefix("sextant")));
             let calls = grpc::calls(&env, &mut registry);
-            let directories = [config.data_dir.clone()].into_iter().chain(config.devices());
-            DiskSpace::register(&env, directories.collect(), &mut registry);
+            let directories: Vec<_> = [config.data_dir.clone()].into_iter().chain(config.devices()).collect();
+            DiskSpace::register(&env, directories.clone(), &mut registry);
             let clocks = OtherClocks::register(registry.sub_registry_with_prefix("sextant"));
             let (stop, shutdown) = shutdown::channel();
             let (drain, draining) = shutdown::channel();
@@ -102,7 +102,8 @@ impl MemtableServer {
                 };
                 threads.first().run(opening).await?
             };
-            let log = Arc::new(log?);
+            let damaged = |e: Error| with_advice(e, &directories);
+            let log = Arc::new(log.map_err(damaged)?);
             let report = log.report();
             let counted = incarnation.clone();
             env.blocking(move || counted.began()).await.ok_or_else(stopping)??;
@@ -117,7 +118,8 @@ impl MemtableServer {
             let replay_start = env.clock.holder_ns();
             let mut replicas = Vec::new();
             for id in &ids {
-                replicas.push(recover(&env, &config, *id, &log, &founding, &news, &incarnation)?);
+                let recovered = recover(&env, &config, *id, &log, &founding, &news, &incarnation);
+                replicas.push(recovered.map_err(damaged)?);
             }
             let recovery = Recovery {
                 log_seconds: report.seconds,
@@ -274,6 +276,7 @@ impl MemtableServer {
                     log: log.clone(),
                     metrics: metrics.clone(),
                     disk_stall_ms: config.tuning.disk_stall_ms,
+                    group_bytes: config.tuning.group_bytes,
                 };
                 Some((*id, acceptor))
             });

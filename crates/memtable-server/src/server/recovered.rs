@@ -59,7 +59,7 @@ pub(super) fn recover(
     if snapshot.is_some() && partition_log.purged().is_none() && partition_log.vote().is_none() {
         return Err(Error::corrupt(format!(
             "partition {id}: there is a snapshot in {}, but the log knows neither a vote nor a purge: it is not the log that belongs to \
-             it. Empty all directories of this server if the others are sound",
+             it",
             config.data_dir.display(),
         )));
     }

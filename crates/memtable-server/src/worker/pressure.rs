@@ -9,6 +9,7 @@ use sextant_common::error::Result;
 
 use super::leading::{Leading, Upkeep};
 use super::replica::Replica;
+use crate::raft::acceptor::room::room_of_groups;
 use crate::replica::Writes;
 
 /// What must fit for a freeze or a flag to be proposed. Writes were refused long before.
@@ -33,7 +34,7 @@ impl Replica {
     /// The same for a group of so many bytes: a batch that is larger than a group makes a group of its own.
     pub fn log_takes(&self, bytes: usize) -> Result<()> {
         let next = bytes.max(self.tuning.group_bytes);
-        self.server_log.check_room((next * (1 + self.server_log.partitions())) as u64)
+        self.server_log.check_room(room_of_groups(&self.server_log, next))
     }
 
     /// Whether the log takes a command of the worker's own.

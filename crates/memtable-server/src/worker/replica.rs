@@ -6,6 +6,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use sextant_common::error::Result;
@@ -34,6 +35,11 @@ use crate::raft::Raft;
 use crate::raft::network::NetworkFactory;
 use crate::replica::{ReplicaState, body_of};
 
+/// How soon Raft is asked again to purge a full log.
+const PURGE_AGAIN_NS: u64 = 100_000_000;
+/// So long after a follower has refused entries for want of space it counts as full. Raft tries again every now and then.
+const FULL_FOLLOWER_NS: u64 = 10_000_000_000;
+
 pub(super) struct Replica {
     pub shared: Arc<ReplicaState>,
     pub partition: Partition,
@@ -57,8 +63,10 @@ pub(super) struct Replica {
     pub term_start: LogPosition,
     pub standing: Standing,
     pub freezes: Freezes,
-    /// Up to where Raft was asked to purge a full log.
-    pub purge_asked: u64,
+    /// Not before this time (grantor's clock) Raft is asked (again) to purge a full log.
+    pub purge_again_ns: u64,
+    /// Not before this time (grantor's clock) the leadership is to be handed over because the log is full. It outlives a leadership.
+    pub full_log_rest_ns: u64,
     /// Groups that were formed here, and their writes.
     pub groups: u64,
     pub group_writes: u64,
@@ -141,7 +149,8 @@ impl Replica {
             term_start,
             standing: Standing::default(),
             freezes: Freezes::default(),
-            purge_asked: 0,
+            purge_again_ns: 0,
+            full_log_rest_ns: 0,
             groups: 0,
             group_writes: 0,
             replayed,
@@ -409,17 +418,30 @@ impl Replica {
         }
     }
 
-    /// Entries that are kept for followers that lag a little give way when the log is full: such a follower takes a snapshot.
-    pub fn purge_when_full(&mut self) {
+    /// Entries that are kept for followers that lag a little give way when the log is full, here or at a follower: such a follower
+    /// takes a snapshot, and with it purges what it has of the log.
+    ///
+    /// Asked until it is done: Raft purges nothing beyond the snapshot that it knows, and hears of a new one later than this.
+    pub fn purge_when_full(&mut self, now_ns: u64) {
         let persisted = self.partition.persisted().index;
-        if persisted <= self.purge_asked || self.log_takes_groups().is_ok() {
+        let is_done = self.log.purged().map_or(0, |id| id.index) >= persisted;
+        if is_done
+            || now_ns < self.purge_again_ns
+            || self.log_takes_groups().is_ok() && !self.has_full_follower()
+        {
             return;
         }
-        self.purge_asked = persisted;
+        self.purge_again_ns = now_ns.saturating_add(PURGE_AGAIN_NS);
         let raft = self.raft.clone();
         self.background.spawn(async move {
             let _ = raft.trigger().purge_log(persisted).await;
         });
+    }
+
+    /// Whether a follower lacks the space for what it is sent.
+    fn has_full_follower(&self) -> bool {
+        let at_ns = self.shared.full_follower_ns.load(Ordering::Acquire);
+        at_ns != 0 && self.shared.env.clock.holder_ns().saturating_sub(at_ns) < FULL_FOLLOWER_NS
     }
 
     pub fn refresh_view(&self) {

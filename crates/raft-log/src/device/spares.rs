@@ -21,8 +21,10 @@ pub(crate) const FIRST_BYTES: u64 = 4 << 20;
 const GROWTH: u64 = 4;
 /// Files kept beside the one in use; more would be disk space that nobody else can use.
 const SPARES_MAX: usize = 2;
-/// Pause after the disk was found full.
+/// Pause after the disk was found full: whoever tries takes what is left of it for a moment.
 const RETRY_NS: u64 = 1_000_000_000;
+/// The same while there is a file for the next segment.
+const RETRY_READY_NS: u64 = 10_000_000_000;
 
 /// A file that holds nothing needed.
 pub(crate) struct Spare {
@@ -43,6 +45,8 @@ pub(crate) struct Spares {
     making: Option<oneshot::Receiver<io::Result<Spare>>>,
     /// When the disk was found full.
     full_since_ns: Option<u64>,
+    /// How it was last told that it is.
+    told_full: Option<String>,
 }
 
 impl Spares {
@@ -62,6 +66,7 @@ impl Spares {
             retired: Vec::new(),
             making: None,
             full_since_ns: None,
+            told_full: None,
         }
     }
 
@@ -75,6 +80,17 @@ impl Spares {
         self.ready.iter().map(|spare| spare.capacity).max().unwrap_or(0)
     }
 
+    /// What is made after a segment of so many bytes.
+    pub fn next_bytes(&self, capacity: u64) -> u64 {
+        capacity.saturating_mul(GROWTH).max(FIRST_BYTES).min(self.segment_bytes)
+    }
+
+    /// Whether another file is to be made. One at hand is enough; but the disk counts as full until one could be made, whatever
+    /// segments were given back meanwhile.
+    fn are_few(&mut self) -> bool {
+        !self.has_ready() || self.is_exhausted() && self.ready.len() <= SPARES_MAX
+    }
+
     /// Whether a file could be had at once.
     pub fn has_ready(&mut self) -> bool {
         self.reclaim();
@@ -86,13 +102,14 @@ impl Spares {
     pub fn prepare(&mut self, used: u64, capacity: u64) -> io::Result<()> {
         self.poll()?;
         let now = self.shared.env.clock.holder_ns();
-        let pausing = self.full_since_ns.is_some_and(|since| now.saturating_sub(since) < RETRY_NS);
+        let pause_ns = if self.has_ready() { RETRY_READY_NS } else { RETRY_NS };
+        let pausing = self.full_since_ns.is_some_and(|since| now.saturating_sub(since) < pause_ns);
         let is_early = capacity <= FIRST_BYTES && used < capacity / GROWTH;
-        if self.making.is_some() || pausing || is_early || self.has_ready() {
+        if self.making.is_some() || pausing || is_early || !self.are_few() {
             return Ok(());
         }
         let (done, making) = oneshot::channel();
-        let bytes = capacity.saturating_mul(GROWTH).max(FIRST_BYTES).min(self.segment_bytes);
+        let bytes = self.next_bytes(capacity);
         let (shared, path) = (self.shared.clone(), self.next_path());
         self.shared.env.workers.blocking(Box::new(move || {
             let _ = done.send(make(&*shared.env.vfs, path, bytes, &shared.closing));
@@ -176,10 +193,17 @@ impl Spares {
             Ok(spare) => {
                 self.ready.push(spare);
                 self.full_since_ns = None;
+                if self.told_full.take().is_some() {
+                    tracing::info!("there is space for log segments again");
+                }
                 Ok(())
             }
             Err(e) if is_full(&e) => {
-                tracing::warn!("no space for another log segment: {e}");
+                let why = e.to_string();
+                if self.told_full.as_ref() != Some(&why) {
+                    tracing::warn!("no space for another log segment: {why}");
+                }
+                self.told_full = Some(why);
                 self.full_since_ns = Some(self.shared.env.clock.holder_ns());
                 Ok(())
             }
@@ -212,12 +236,13 @@ fn is_full(e: &io::Error) -> bool {
     matches!(e.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
-/// Makes a zero-filled file, durable with its name. On an error nothing is left behind.
+/// Makes a zero-filled file, durable with its name. On an error nothing is left behind; it says how many bytes there was space for,
+/// to within a piece.
 pub(crate) fn make(vfs: &dyn Vfs, path: PathBuf, bytes: u64, give_up: &AtomicBool) -> io::Result<Spare> {
-    let fill = || {
+    let mut at = 0;
+    let mut fill = || {
         let file = vfs.open(&path, OpenMode::CreateNew)?;
         let zeros = vec![0; FILL_BYTES.min(bytes) as usize];
-        let mut at = 0;
         while at < bytes {
             if give_up.load(Ordering::SeqCst) {
                 return Err(io::Error::new(io::ErrorKind::Interrupted, "the log is being closed"));
@@ -234,7 +259,8 @@ pub(crate) fn make(vfs: &dyn Vfs, path: PathBuf, bytes: u64, give_up: &AtomicBoo
         Ok(file) => Ok(Spare { path, file, capacity: bytes }),
         Err(e) => {
             let _ = vfs.remove_file(&path);
-            Err(e)
+            let text = format!("{bytes} bytes are needed, {at} could be written: {e}");
+            Err(if is_full(&e) { io::Error::new(e.kind(), text) } else { e })
         }
     }
 }

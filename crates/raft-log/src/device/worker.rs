@@ -167,7 +167,11 @@ impl Worker {
     fn space(&self) -> Space {
         let current = self.current.capacity.saturating_sub(self.current.end);
         let spare = self.spares.ready_bytes().saturating_sub(SEGMENT_HEADER_BYTES + self.checkpoint_bytes);
-        Space { exhausted: self.spares.is_exhausted(), room: current.max(spare) }
+        Space {
+            exhausted: self.spares.is_exhausted(),
+            room: current.max(spare),
+            file_bytes: self.spares.next_bytes(self.current.capacity),
+        }
     }
 
     /// Bytes that may still go into the current segment, and into a new one. A segment may grow to its full size as long as

@@ -26,6 +26,8 @@ pub(crate) struct Space {
     pub exhausted: bool,
     /// Bytes that can certainly be written without any new space.
     pub room: u64,
+    /// What the next file takes.
+    pub file_bytes: u64,
 }
 
 /// What a worker is to write.
@@ -106,7 +108,7 @@ impl Books {
             completions: VecDeque::new(),
             metas: start.metas,
             floors: Floors::new(start.floor),
-            space: vec![Space { exhausted: false, room: u64::MAX }; start.devices],
+            space: vec![Space { exhausted: false, room: u64::MAX, file_bytes: 0 }; start.devices],
             failed: None,
             closing: false,
             workers: start.devices,
@@ -128,7 +130,10 @@ impl Books {
             // Each record may become a batch of its own.
             let batches = (self.items.len() as u64 + 1) * 2 * BATCH_HEADER_BYTES as u64;
             if self.bytes + bytes + batches + reserve > room {
-                let what = "no space left on the log devices";
+                let file_bytes = self.space.iter().map(|space| space.file_bytes).min().unwrap_or(0);
+                let what = format!(
+                    "no space left on the log devices: another segment needs {file_bytes} bytes, or what is there has to be purged"
+                );
                 return Err(io::Error::new(io::ErrorKind::StorageFull, what));
             }
         }

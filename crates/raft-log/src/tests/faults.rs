@@ -1,13 +1,15 @@
 //! Disks that fail or fill up.
 
 use std::io;
+use std::sync::Arc;
+use std::time::Duration;
 
 use openraft::storage::RaftLogStorage;
 use openraft::type_config::TypeConfigExt;
 use sextant_common::ErrorKind;
 use sextant_common::ids::PartitionId;
 use sextant_environment::vfs::IoKind;
-use sextant_simulated::{CrashMode, Fault};
+use sextant_simulated::{CrashMode, Fault, ManualClock};
 
 use crate::{Entry, IoFlushed, TypeConfig, Vote};
 
@@ -95,6 +97,7 @@ async fn a_full_disk_refuses_appends_before_it_takes_them() {
         }
     };
     assert!(refused.contains("no space left"), "{refused}");
+    assert!(refused.contains("another segment needs 1048576 bytes"), "{refused}");
     assert!((80..105).contains(&last), "{last}");
     assert!(server.fatals.0.lock().is_empty(), "{:?}", server.fatals.0.lock());
     let error = log.check_room(100_000).unwrap_err();
@@ -173,6 +176,38 @@ async fn a_purge_makes_room_on_a_full_disk() {
     let log = server.open().await.unwrap();
     append(&log.partition(PartitionId(0)), vec![marked(0, 1, last + 1, 10)]).await.unwrap();
     log.shutdown().await;
+}
+
+#[tokio::test]
+async fn segments_that_were_given_back_do_not_keep_a_disk_full_on_which_there_is_space_again() {
+    let clock = Arc::new(ManualClock::default());
+    let mut server = Server::new(1);
+    (server.at_once, server.clock) = (true, clock.clone());
+    server.config.segment_bytes = 256 << 10;
+    server.vfs.set_capacity(Some(3 * (256 << 10) + 1000));
+    let log = server.open().await.unwrap();
+    let mut handle = log.partition(PartitionId(0));
+    let mut last = 0;
+    while append(&handle, vec![marked(0, 1, last + 1, 10_000)]).await.is_ok() {
+        last += 1;
+    }
+    handle.purge(crate::log_id(1, last)).await.unwrap();
+    while log.check_room(100_000).is_err() {
+        tokio::task::yield_now().await;
+    }
+    // One file is certain, whatever else there may be.
+    const MORE_THAN_A_SEGMENT: u64 = 400_000;
+    assert!(log.check_room(MORE_THAN_A_SEGMENT).is_err());
+    server.vfs.set_capacity(None);
+    clock.advance(Duration::from_secs(10));
+    let mut tries = 0;
+    while log.check_room(MORE_THAN_A_SEGMENT).is_err() {
+        (last, tries) = (last + 1, tries + 1);
+        assert!(tries < 1000, "it still counts as full");
+        append(&handle, vec![marked(0, 1, last, 10)]).await.unwrap();
+    }
+    log.shutdown().await;
+    assert!(server.fatals.0.lock().is_empty());
 }
 
 #[tokio::test]

@@ -10,11 +10,11 @@ use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
 use sextant_common::Result;
 use sextant_common::ids::{NodeId, PartitionId};
-use sextant_environment::Env;
 use sextant_environment::clock::SystemClock;
 use sextant_environment::env::{Fatal, TcpNetwork, ThreadWorkers, Workers};
 use sextant_environment::rng::SeededRng;
 use sextant_environment::vfs::{Vfs, VfsFile};
+use sextant_environment::{Clock, Env};
 use sextant_simulated::FaultyVfs;
 
 use crate::{Entry, LogId, Member, PartitionLog, Payload, RaftLog, RaftLogConfig, Vote, log_id};
@@ -50,6 +50,7 @@ impl Workers for AtOnce {
 pub(super) struct Server {
     /// Blocking work is done at once.
     pub at_once: bool,
+    pub clock: Arc<dyn Clock>,
     pub vfs: FaultyVfs,
     pub config: RaftLogConfig,
     pub fatals: Arc<Fatals>,
@@ -72,12 +73,20 @@ impl Server {
             cache_bytes: 4 << 10,
         };
         let partitions = vec![PartitionId(0), PartitionId(1), PartitionId(2)];
-        Self { at_once: false, vfs: FaultyVfs::new(seed), config, fatals: Arc::default(), partitions, seed }
+        Self {
+            at_once: false,
+            clock: Arc::new(SystemClock::default()),
+            vfs: FaultyVfs::new(seed),
+            config,
+            fatals: Arc::default(),
+            partitions,
+            seed,
+        }
     }
 
     pub fn env(&self) -> Env {
         Env {
-            clock: Arc::new(SystemClock::default()),
+            clock: self.clock.clone(),
             rng: Arc::new(SeededRng::new(self.seed)),
             vfs: Arc::new(self.vfs.clone()),
             net: Arc::new(TcpNetwork::default()),

@@ -6,6 +6,7 @@ use sextant_common::ids::NodeId;
 use sextant_environment::config::ClusterConfig;
 use sextant_raft_log::Vote;
 
+use super::room::could_lead;
 use super::{Acceptor, Refusal};
 
 /// Somebody who wants to be let into the group, as the incarnation that it is now.
@@ -46,5 +47,11 @@ impl Acceptor {
             self.shared.named_heir.notify_one();
         }
         Ok(!stops)
+    }
+
+    /// Somebody asks whether this node would take the leadership over from a server whose log is full. Nothing is promised.
+    pub fn would_lead(&self, stops: bool) -> bool {
+        let hangs = self.disk_stall_ms > 0 && self.log.stalled_ns() > self.disk_stall_ms * 500_000;
+        !stops && !hangs && could_lead(&self.log, self.group_bytes)
     }
 }

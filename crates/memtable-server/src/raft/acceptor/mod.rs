@@ -19,7 +19,7 @@ mod greetings;
 mod heartbeat;
 mod memory;
 mod refusal;
-mod room;
+pub mod room;
 mod snapshots;
 #[cfg(test)]
 mod tests;
@@ -56,6 +56,7 @@ pub struct Acceptor {
     pub metrics: Arc<Metrics>,
     /// As in the tuning.
     pub disk_stall_ms: u64,
+    pub group_bytes: usize,
 }
 
 impl Acceptor {

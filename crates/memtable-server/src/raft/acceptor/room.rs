@@ -14,6 +14,19 @@ use crate::command::Command;
 /// new leader cannot do without.
 const COMMANDS_ROOM_BYTES: u64 = 1024 * 1024;
 
+/// How many times what a leader needs to take writes a server has free that would lead: or it would be full itself after the next ones.
+const LEADS_ROOM: u64 = 2;
+
+/// What must fit before a leader proposes a group of so many bytes: all partitions may append one between its look and Raft's append.
+pub fn room_of_groups(log: &RaftLog, bytes: usize) -> u64 {
+    (bytes * (1 + log.partitions())) as u64
+}
+
+/// Whether a leader with this log could take writes, and not only the next few.
+pub fn could_lead(log: &RaftLog, group_bytes: usize) -> bool {
+    log.check_room(LEADS_ROOM * room_of_groups(log, group_bytes)).is_ok()
+}
+
 /// What a message's entries need.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Need {

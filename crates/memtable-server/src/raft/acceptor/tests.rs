@@ -75,6 +75,7 @@ impl Member {
             log: Arc::new(log),
             metrics: Arc::new(Metrics::register(&mut Registry::default())),
             disk_stall_ms: 0,
+            group_bytes: Tuning::default().group_bytes,
         };
         Self { acceptor, ends }
     }
@@ -145,4 +146,14 @@ async fn a_log_that_lacks_what_it_acknowledged_is_not_appended_to_and_the_server
     let why = member.ends.0.lock().clone().unwrap();
     assert!(why.contains("older copy") && why.contains("asks to be let in"), "{why}");
     assert_ne!(member.acceptor.shared.incarnation.id(), OWN);
+}
+
+#[tokio::test]
+async fn who_is_only_asked_whether_it_would_lead_is_not_named() {
+    let member = Member::start().await;
+    let named = || member.acceptor.shared.heir_of.load(std::sync::atomic::Ordering::Acquire);
+    assert!(member.acceptor.would_lead(false) && !member.acceptor.would_lead(true), "it may be stopping");
+    assert_eq!(named(), 0);
+    assert!(member.acceptor.is_named_heir(&Vote::new_committed(3, 2), false).unwrap());
+    assert_eq!(named(), 3);
 }

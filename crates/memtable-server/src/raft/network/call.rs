@@ -1,11 +1,12 @@
 //! One call to a peer: its limit of time, what a refusal means, and how much of an answer is believed.
 
 use std::future::Future;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use openraft::errors::{RPCError, Unreachable};
 use openraft::raft::{VoteRequest, VoteResponse};
-use sextant_common::error::{Error, Result};
+use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_environment::env::{error_of, status_of};
 use sextant_raft_log::{LogId, TypeConfig};
 
@@ -42,13 +43,18 @@ pub(super) async fn call<T>(
     }
 }
 
-/// An error of a call to a member. One that is not the incarnation that was meant has lost its memory: the leader is to know.
+/// An error of a call to a member, and what the leader is to know of it: one that is not the incarnation that was meant has lost its
+/// memory; one that has no space is sent a snapshot sooner.
 pub(super) fn refused(shared: &ReplicaState, address: &Address, status: tonic::Status) -> Error {
     if let Some(is) = wire::incarnation_of_refusal(&status) {
         let now_ns = shared.env.clock.holder_ns();
         shared.strangers.refused(address.to, address.to_incarnation, is, now_ns);
     }
-    error_of(status)
+    let error = error_of(status);
+    if error.kind == ErrorKind::Disk {
+        shared.full_follower_ns.store(shared.env.clock.holder_ns().max(1), Ordering::Release);
+    }
+    error
 }
 
 /// From where an answer is judged: from what was asked.

@@ -90,6 +90,18 @@ impl NetworkFactory {
         }
     }
 
+    /// Which of these nodes say that their logs have room for a leader's writes, and that they are not stopping. Nothing follows
+    /// from it there.
+    pub async fn would_lead(&self, of: Vec<u64>) -> Vec<u64> {
+        let asked = of.into_iter().map(|to| async move {
+            let mut client = self.peers.get(&to)?.heartbeat.clone();
+            let message = wire::would_lead_to_wire(self.address(to));
+            let reply = call(HEIR_TIMEOUT, client.transfer_leader(message)).await.ok()?;
+            reply.accepted.then_some(to)
+        });
+        futures::future::join_all(asked).await.into_iter().flatten().collect()
+    }
+
     /// What each of these peers says of itself; those that do not answer are left out. `let_in`: this server has lost its memory
     /// and asks to be let in as this incarnation; 0: it only asks.
     pub async fn introductions(

@@ -22,8 +22,8 @@ pub use appends::{
 };
 pub use heartbeats::{answer_from_wire, answer_to_wire, heartbeats_to_wire};
 pub use peers::{
-    Introduction, PeerClient, heir_to_wire, introduction_from_wire, introduction_to_wire, memory_from_wire,
-    memory_to_wire, peer_client, snapshot_to_wire,
+    Introduction, PeerClient, heir_to_wire, introduction_from_wire, introduction_to_wire, is_only_asked,
+    memory_from_wire, memory_to_wire, peer_client, snapshot_to_wire, would_lead_to_wire,
 };
 pub use sextant_proto::v1::{
     AppendEntriesRequest as AppendMessage, AppendEntriesResponse as AppendReply, VoteResponse as VoteReply,

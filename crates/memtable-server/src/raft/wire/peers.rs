@@ -15,6 +15,9 @@ use crate::incarnation::Memory;
 /// Size of the pieces of a snapshot.
 const SNAPSHOT_PIECE_BYTES: usize = 4 * 1024 * 1024;
 
+/// Nobody leads it: terms begin at 1.
+const NO_TERM: u64 = 0;
+
 /// How a peer's service is spoken to.
 pub type PeerClient = RaftClient<Channel>;
 
@@ -76,6 +79,17 @@ pub fn heir_to_wire(address: Address, term: u64) -> v1::TransferLeaderRequest {
     }
 }
 
+/// Whether the addressee would lead, which nobody has named yet. (A server of an older version answers as if it were named: it
+/// looks only at whether it is stopping.)
+pub fn would_lead_to_wire(address: Address) -> v1::TransferLeaderRequest {
+    heir_to_wire(address, NO_TERM)
+}
+
+/// Whether that is what is asked.
+pub fn is_only_asked(vote: &Vote) -> bool {
+    vote.leader_id.term == NO_TERM
+}
+
 /// The messages of a snapshot: what it is, and then its bytes in pieces.
 pub fn snapshot_to_wire(
     address: &Address,
@@ -104,4 +118,20 @@ pub fn snapshot_to_wire(
         v1::InstallSnapshotRequest { data, ..Default::default() }
     });
     std::iter::once(first).chain(pieces)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::raft::wire::vote_from_wire;
+
+    #[test]
+    fn a_question_is_told_from_a_name() {
+        let address =
+            || Address { partition: 0, from: 1, to: 2, cluster: Bytes::from_static(b"c"), to_incarnation: 0 };
+        let is_question =
+            |message: v1::TransferLeaderRequest| is_only_asked(&vote_from_wire(message.from_leader).unwrap());
+        assert!(is_question(would_lead_to_wire(address())));
+        assert!(!is_question(heir_to_wire(address(), 1)));
+    }
 }

@@ -135,8 +135,11 @@ impl RaftService for RaftShell {
         let request = request.into_inner();
         let acceptor = self.acceptor(request.partition, request.to, &request.cluster)?;
         let vote = wire::vote_from_wire(request.from_leader).map_err(status_of)?;
-        let accepted = acceptor.is_named_heir(&vote, self.context.draining.is_triggered());
-        let accepted = accepted.map_err(status_of_refusal)?;
+        let stops = self.context.draining.is_triggered();
+        let accepted = match wire::is_only_asked(&vote) {
+            true => acceptor.would_lead(stops),
+            false => acceptor.is_named_heir(&vote, stops).map_err(status_of_refusal)?,
+        };
         Ok(Response::new(v1::TransferLeaderResponse { accepted }))
     }
 }

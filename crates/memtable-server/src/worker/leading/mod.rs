@@ -32,7 +32,7 @@ use crate::replica::{Event, FilterSet};
 use adoption::{Adoption, Rest};
 use configure::Shortening;
 use cuts::Cuts;
-use handover::Handover;
+use handover::{FullLog, Handover, TRANSFERRED};
 use publisher::Publisher;
 use sequencer::Sequencer;
 use ticks::Ticks;
@@ -66,6 +66,7 @@ pub(super) struct Leading {
     formats_asked_ns: u64,
     adoption: Option<Adoption>,
     adoption_rest: Rest,
+    full_log: FullLog,
     /// What was committed when the log's device was seen to hang.
     stalled_at: Option<u64>,
     /// Up to where this leader's own log was last seen durable.
@@ -102,6 +103,7 @@ impl Leading {
             formats_asked_ns: 0,
             adoption: None,
             adoption_rest: Rest::default(),
+            full_log: FullLog::default(),
             stalled_at: None,
             own_durable: 0,
         };
@@ -211,7 +213,7 @@ impl Leading {
                 self.compaction_done(replica, term, table, inputs, result);
             }
             Event::Successors(done) => drop(done.send((self.tenure.term, replica.followers()))),
-            Event::HandOver { to, done } => self.hand_over_to(replica, to, done),
+            Event::HandOver { to, done } => self.hand_over_to(replica, to, TRANSFERRED, done),
             Event::ChangeVoters { voters, done } => self.choose_voters(replica, voters, done),
             Event::VotersAnswered { term, result } => self.voters_answered(replica, term, result),
             // Every replica's: the worker has taken them.

@@ -60,7 +60,7 @@ impl<'c> Gathering<'c> {
         let Queued::Ask(request) = command else { return };
         let Request::Object(object) = request else {
             request.for_each_key(&mut |key| {
-                self.settled.insert(filter_hash(key));
+                let _ = self.settled.insert(filter_hash(key));
             });
             return;
         };

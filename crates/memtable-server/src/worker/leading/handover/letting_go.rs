@@ -8,7 +8,7 @@ use crate::worker::leading::voters::Memberships;
 use crate::worker::replica::Replica;
 
 impl Leading {
-    pub fn hand_over_to(&mut self, replica: &Replica, to: u64, done: Done) {
+    pub fn hand_over_to(&mut self, replica: &Replica, to: u64, why: &'static str, done: Done) {
         let refused = if self.is_handing_over() {
             Some(Error::retry("a transfer of leadership is under way"))
         } else if !Memberships::of(&replica.raft).voters().contains(&to) {
@@ -20,14 +20,14 @@ impl Leading {
         };
         match refused {
             Some(e) => drop(done.send(Err(e))),
-            None => self.hand_over(replica, to, done),
+            None => self.hand_over(replica, to, why, done),
         }
     }
 
     /// To a voter, when it has the whole log.
-    pub fn hand_over(&mut self, replica: &Replica, to: u64, done: Done) {
+    pub fn hand_over(&mut self, replica: &Replica, to: u64, why: &'static str, done: Done) {
         let until_ns = replica.shared.env.clock.grantor_ns() + CATCH_UP_NS;
-        self.handover = Some(Handover { to, until_ns, done });
+        self.handover = Some(Handover { to, until_ns, why, done });
     }
 
     /// Whether no new entries are to be proposed.
@@ -37,18 +37,18 @@ impl Leading {
 
     /// Whether it is time to let go.
     pub fn parting(&mut self, replica: &Replica) -> Option<Parting> {
-        if let Some(Handover { to, until_ns, done }) = self.handover.take() {
+        if let Some(Handover { to, until_ns, why, done }) = self.handover.take() {
             let is_ready = self.sequencer.proposal.is_none()
                 && replica.queue.is_empty()
                 && replica.matched(to).is_some_and(|index| index >= replica.partition.last().index);
             match next_step(is_ready, replica.shared.env.clock.grantor_ns(), until_ns) {
                 Step::Go => {
-                    return Some(Parting { heir: to, why: "leadership is transferred", done: Some(done) });
+                    return Some(Parting { heir: to, why, done: Some(done) });
                 }
-                Step::Wait => self.handover = Some(Handover { to, until_ns, done }),
+                Step::Wait => self.handover = Some(Handover { to, until_ns, why, done }),
                 Step::GiveUp => {
-                    let why = format!("node {to} does not catch up with the log: leadership stays here");
-                    let _ = done.send(Err(Error::unavailable(why)));
+                    let e = format!("node {to} does not catch up with the log: leadership stays here");
+                    let _ = done.send(Err(Error::unavailable(e)));
                 }
             }
         }

@@ -1,15 +1,22 @@
-//! When a leader lets go: on request, or because the log's device hangs. How it does is [`crate::worker::resignation`].
+//! When a leader lets go: on request, because the log's device hangs, or because the log is full. How it does is
+//! [`crate::worker::resignation`].
 
+mod full_log;
 mod letting_go;
 
 use sextant_common::error::{Error, Result};
 use tokio::sync::oneshot;
+
+pub(in crate::worker) use full_log::FullLog;
 
 /// How long what is in flight may take to be published, and the successor to have the whole log. After that the leader stays.
 const CATCH_UP_NS: u64 = 3_000_000_000;
 /// A leader does not give up because of its device sooner than so many times the limit after its election: if all devices are
 /// slow, leadership would go round and nobody would be served.
 const TENURE_LIMITS: u64 = 5;
+
+/// Why a leader lets go that was asked to.
+pub(in crate::worker) const TRANSFERRED: &str = "leadership is transferred";
 
 /// Told the term that ended here.
 type Done = oneshot::Sender<Result<u64>>;
@@ -18,6 +25,7 @@ type Done = oneshot::Sender<Result<u64>>;
 pub(in crate::worker) struct Handover {
     to: u64,
     until_ns: u64,
+    why: &'static str,
     done: Done,
 }
 

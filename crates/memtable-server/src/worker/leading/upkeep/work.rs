@@ -18,6 +18,9 @@ use crate::worker::freezes::Pressure;
 use crate::worker::leading::Leading;
 use crate::worker::replica::Replica;
 
+/// What such a freeze leaves in the log itself: its flush flag, and an entry of whoever asked for it.
+const OWN_ENTRIES: u64 = 2;
+
 impl Leading {
     pub fn upkeep(&mut self, replica: &mut Replica, now_ns: u64) {
         let pressure = Pressure {
@@ -80,6 +83,9 @@ impl Leading {
                 waits.push(rx);
             }
         }
+        if table.is_none() && targets.is_empty() {
+            self.freeze_at_rest(replica);
+        }
         replica.background.spawn(async move {
             for wait in waits {
                 if let Err(e) = wait.await.unwrap_or_else(|_| Err(leadership_changed())) {
@@ -89,6 +95,19 @@ impl Leading {
             }
             let _ = done.send(Ok(targets));
         });
+    }
+
+    /// There is nothing to flush, but something in the log: an empty memtable is frozen, so that replay can start after it. The logs of
+    /// all partitions of a server share its segments: the oldest entry holds them up, however small.
+    fn freeze_at_rest(&mut self, replica: &Replica) {
+        let last = replica.partition.last().index;
+        let is_busy = self.adoption.is_some() || !self.upkeep.freezing.is_empty();
+        if is_busy || last <= replica.partition.persisted().index + OWN_ENTRIES {
+            return;
+        }
+        if let Some((table, _)) = replica.partition.tables().next() {
+            self.freeze(replica, table, None);
+        }
     }
 
     /// Flushes the oldest frozen memtable of each table, once its freeze and everything before it is published.

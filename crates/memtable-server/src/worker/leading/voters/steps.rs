@@ -14,6 +14,7 @@ use crate::command::{Command, Configure};
 use crate::leadership::leadership_changed;
 use crate::replica::Event;
 use crate::worker::leading::Leading;
+use crate::worker::leading::handover::TRANSFERRED;
 use crate::worker::replica::Replica;
 
 impl Leading {
@@ -268,7 +269,7 @@ impl Leading {
         }
         if let Some(heir) = replica.followers().first().copied() {
             let (done, _) = oneshot::channel();
-            self.hand_over(replica, heir, done);
+            self.hand_over(replica, heir, TRANSFERRED, done);
         }
     }
 
