@@ -88,12 +88,13 @@ impl Balanced {
         Seen { partition, leader, term, voters, is_sound }
     }
 
-    async fn hand_over(&self, to: u64) {
+    /// False: that server does not mean to lead.
+    async fn hand_over(&self, to: u64) -> bool {
         let shared = &self.handle.shared;
-        let Some(term) = shared.serving() else { return };
+        let Some(term) = shared.serving() else { return true };
         // One whose log is full would give it back; one that is about to stop does not mean to.
         if self.network.would_lead(vec![to]).await.is_empty() || !self.network.name_heir(to, term).await {
-            return;
+            return false;
         }
         tracing::info!(partition = %shared.id, to, "this server leads more than others: leadership is handed over");
         let (done, answer) = oneshot::channel();
@@ -101,6 +102,7 @@ impl Balanced {
         if let Ok(Ok(Err(e))) = tokio::time::timeout(TRANSFER, answer).await {
             tracing::info!(partition = %shared.id, to, "not handed over: {e}");
         }
+        true
     }
 }
 
@@ -130,21 +132,27 @@ pub async fn balance(
 ) {
     let Some(shared) = partitions.first().map(|first| first.handle.shared.clone()) else { return };
     let mut quiet = Quiet::default();
+    // Who did not mean to lead when it was asked the last time: the next time it is another's turn.
+    let mut unwilling = None;
     loop {
         tokio::select! {
             () = draining.wait() => return,
             () = tokio::time::sleep(interval) => {}
         }
-        let seen: Vec<Seen> = partitions.iter().map(Balanced::seen).collect();
+        let mut seen: Vec<Seen> = partitions.iter().map(Balanced::seen).collect();
         if !quiet.is_quiet(&seen, shared.env.clock.grantor_ns()) {
             continue;
         }
+        if let Some(node) = unwilling.take() {
+            seen.iter_mut().for_each(|seen| seen.voters.retain(|voter| *voter != node));
+        }
         let Some((id, to)) = choose(shared.node, &seen, &rank) else { continue };
         if let Some(partition) = partitions.iter().find(|p| p.handle.shared.id == id) {
-            tokio::select! {
+            let is_willing = tokio::select! {
                 () = draining.wait() => return,
-                () = partition.hand_over(to) => {}
-            }
+                is_willing = partition.hand_over(to) => is_willing,
+            };
+            unwilling = (!is_willing).then_some(to);
         }
     }
 }

@@ -31,6 +31,12 @@ struct Text {
     before: Option<String>,
 }
 
+/// What all versions write.
+#[derive(Deserialize)]
+struct Format {
+    format: u32,
+}
+
 fn is_unknown(partitions: &u32) -> bool {
     *partitions == 0
 }
@@ -58,11 +64,16 @@ impl Record {
         let bytes = read_file(vfs, &path).map_err(|e| named(&path, e))?;
         let damaged = |what: &str| Error::corrupt(format!("{}: {what}", path.display()));
         let text = String::from_utf8(bytes).map_err(|_| damaged("not text"))?;
-        let text: Text = toml::from_str(&text).map_err(|e| damaged(e.message()))?;
-        if text.format != FORMAT {
-            let what = format!("{}: format {}: this program knows {FORMAT}", path.display(), text.format);
-            return Err(Error::invalid(what));
+        let outdated = |what: String| Error::new(ErrorKind::Outdated, format!("{}: {what}", path.display()));
+        if let Ok(Format { format }) = toml::from_str(&text)
+            && format != FORMAT
+        {
+            return Err(outdated(format!("format {format}: this program knows {FORMAT}")));
         }
+        let text: Text = toml::from_str(&text).map_err(|e| match e.message() {
+            what if what.starts_with("unknown field") => outdated(what.to_owned()),
+            what => damaged(what),
+        })?;
         let number = |text: &str| {
             let number = u64::from_str_radix(text, 16).ok().filter(|i| *i != 0);
             number.ok_or_else(|| damaged("an incarnation is not a number"))
@@ -120,14 +131,15 @@ pub enum Verdict {
 
 /// Why a server cannot go on with what is in its directories, and what to do.
 fn untrusted<'a>(what: &str, dirs: impl IntoIterator<Item = &'a Path>) -> Error {
+    Error::corrupt(with_what_to_do(what, dirs))
+}
+
+fn with_what_to_do<'a>(what: &str, dirs: impl IntoIterator<Item = &'a Path>) -> String {
     let all: Vec<String> = dirs.into_iter().map(|dir| dir.display().to_string()).collect();
-    Error::new(
-        ErrorKind::Corrupt,
-        format!(
-            "{what}. This server has no memory that can be trusted: if the others of its partitions are sound, empty all of its \
-             directories ({}) and start it again; they let it in as a new one",
-            all.join(", ")
-        ),
+    format!(
+        "{what}. This server has no memory that can be trusted: if the others of its partitions are sound, empty all of its \
+         directories ({}) and start it again; they let it in as a new one",
+        all.join(", ")
     )
 }
 
@@ -161,14 +173,19 @@ pub fn judge(cluster: &str, node: u64, found: &[Found]) -> Result<Verdict> {
         return Ok(Verdict::Fresh);
     }
     if let Some(without) = found.iter().find(|f| f.record.is_none()) {
-        return refuse(match found.iter().find(|f| f.record.is_some()) {
+        let what = match found.iter().find(|f| f.record.is_some()) {
             Some(with) => format!(
-                "{} is empty or foreign (it has no {NAME}), but {} is not: one of them was lost or replaced",
+                "{} is empty or foreign (it has no {NAME}), but {} is not: is it mounted? Otherwise one of them was lost or replaced",
                 without.dir.display(),
                 with.dir.display()
             ),
             None => format!("{} holds data, but no {NAME}", without.dir.display()),
-        });
+        };
+        if without.holds {
+            return refuse(what);
+        }
+        // A disk that is not mounted yet looks like this: whoever started the server may start it again.
+        return Err(Error::new(ErrorKind::Disk, with_what_to_do(&what, found.iter().map(|f| &*f.dir))));
     }
     let Some(first) = data.record.clone() else { return Err(Error::internal("no record")) };
     for f in logs {

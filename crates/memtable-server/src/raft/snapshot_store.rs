@@ -77,7 +77,7 @@ impl SnapshotStore {
         let damaged = |what: &str| Error::corrupt(format!("{}: {what}", path.display()));
         let (magic, rest) = bytes.split_at_checked(16).ok_or_else(|| damaged("too short"))?;
         if &magic[..8] != MAGIC {
-            return Err(damaged("not a snapshot, or of another version"));
+            return Err(damaged("not a snapshot"));
         }
         if u64::from_le_bytes(magic[8..16].try_into().unwrap_or_default()) != xxhash_rust::xxh3::xxh3_64(rest)
         {

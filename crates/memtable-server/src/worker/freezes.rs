@@ -14,7 +14,7 @@ use crate::partition::Partition;
 use crate::worker::rest::table_rests_ns;
 
 /// A full log is worth the freeze of an empty memtable if it has grown by so much since the last one.
-const FULL_LOG_FREEZE_BYTES: u64 = 256 * 1024;
+pub(super) const FULL_LOG_FREEZE_BYTES: u64 = 256 * 1024;
 
 /// What this node has seen of its memtables while it led. It outlives a leadership: a memtable is no younger, and the log no
 /// emptier, for a change of leaders.

@@ -44,13 +44,18 @@ pub(super) async fn call<T>(
 }
 
 /// An error of a call to a member, and what the leader is to know of it: one that is not the incarnation that was meant has lost its
-/// memory; one that has no space is sent a snapshot sooner.
+/// memory.
 pub(super) fn refused(shared: &ReplicaState, address: &Address, status: tonic::Status) -> Error {
     if let Some(is) = wire::incarnation_of_refusal(&status) {
         let now_ns = shared.env.clock.holder_ns();
         shared.strangers.refused(address.to, address.to_incarnation, is, now_ns);
     }
-    let error = error_of(status);
+    error_of(status)
+}
+
+/// The same of an append: one whose log has no space is sent a snapshot sooner.
+pub(super) fn refused_append(shared: &ReplicaState, address: &Address, status: tonic::Status) -> Error {
+    let error = refused(shared, address, status);
     if error.kind == ErrorKind::Disk {
         shared.full_follower_ns.store(shared.env.clock.holder_ns().max(1), Ordering::Release);
     }

@@ -28,7 +28,9 @@ use openraft::raft::{
 use sextant_common::error::{Error, Result};
 use sextant_raft_log::{TypeConfig, Vote};
 
-use self::call::{APPEND_TIMEOUT, RpcResult, VOTE_TIMEOUT, believed, call, reach, refused, unreachable};
+use self::call::{
+    APPEND_TIMEOUT, RpcResult, VOTE_TIMEOUT, believed, call, reach, refused, refused_append, unreachable,
+};
 pub use self::factory::{NetworkFactory, Peer, Purged};
 use self::heartbeats::Heartbeats;
 use self::pipeline::{Feed, InUse, Pipeline};
@@ -95,7 +97,8 @@ impl RaftNetworkV2<TypeConfig> for Network {
         let acknowledged = self.shared.lease.acknowledged_by(term, self.address.to);
         let message = wire::append_to_wire(&self.address, request, abstention_ns, acknowledged);
         let sent_ns = self.shared.env.clock.holder_ns();
-        let reply = call(APPEND_TIMEOUT, client.append_entries(message)).await.map_err(|e| self.failed(e))?;
+        let reply = call(APPEND_TIMEOUT, client.append_entries(message)).await;
+        let reply = reply.map_err(|e| unreachable(&refused_append(&self.shared, &self.address, e)))?;
         let reply = wire::append_reply_from_wire(reply).map_err(|e| unreachable(&e))?;
         reach(term, last.as_ref()).check_append_reply(&reply).map_err(|e| unreachable(&e))?;
         // A conflict too was accepted under this leader's vote.

@@ -22,7 +22,7 @@ use sextant_raft_log::{LogId, TypeConfig};
 
 use super::super::wire::{self, Address, AppendMessage, AppendReply, PeerClient};
 use super::Purged;
-use super::call::{APPEND_TIMEOUT, RpcResult, call, reach, refused, unreachable};
+use super::call::{APPEND_TIMEOUT, RpcResult, call, reach, refused_append, unreachable};
 use crate::leadership::Ack;
 use crate::replica::ReplicaState;
 
@@ -64,7 +64,7 @@ async fn next_reply(
     loop {
         match tokio::time::timeout(OVERDUE_CHECK, replies.next()).await {
             Ok(Some(Ok(reply))) => return Some(Ok(reply)),
-            Ok(Some(Err(status))) => return Some(Err(refused(shared, address, status))),
+            Ok(Some(Err(status))) => return Some(Err(refused_append(shared, address, status))),
             Ok(None) => return None,
             Err(_) => {
                 let oldest = sent.lock().front().map(|s| s.at_ns);
@@ -185,7 +185,7 @@ impl Pipeline {
         }
         let outgoing = futures::stream::iter([first]).chain(outgoing);
         let replies = call(APPEND_TIMEOUT, client.stream_append(outgoing)).await;
-        let replies = replies.map_err(|e| unreachable(&refused(&self.shared, &self.address, e)))?;
+        let replies = replies.map_err(|e| unreachable(&refused_append(&self.shared, &self.address, e)))?;
         Ok(self.answered(replies, in_use))
     }
 

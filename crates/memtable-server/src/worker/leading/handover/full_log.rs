@@ -61,13 +61,14 @@ fn choose(voters: usize, with_room: &[u64]) -> Option<u64> {
 impl Leading {
     pub fn see_to_full_log(&mut self, replica: &mut Replica, now_ns: u64) {
         let is_full = replica.log_takes_groups().is_err();
-        if let Some(to) = self.full_log.heir().filter(|_| is_full) {
+        let may_go = !self.is_handing_over() && !self.voters.are_changing();
+        if let Some(to) = self.full_log.heir().filter(|_| is_full && may_go) {
             tracing::warn!(partition = %replica.shared.id, to, "the log is full: leadership is handed over");
             replica.full_log_rest_ns = now_ns.saturating_add(REST_NS);
             let (done, _) = oneshot::channel();
             self.hand_over_to(replica, to, WHY, done);
         }
-        if self.full_log.is_due(is_full, now_ns, replica.full_log_rest_ns) && !self.is_handing_over() {
+        if self.full_log.is_due(is_full, now_ns, replica.full_log_rest_ns) && may_go {
             replica.full_log_rest_ns = now_ns.saturating_add(ASK_AGAIN_NS);
             self.full_log.asked = Some(self.ask_who_has_room(replica));
         }

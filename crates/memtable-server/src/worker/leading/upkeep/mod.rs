@@ -26,6 +26,8 @@ pub(in crate::worker) struct Upkeep {
     freezing: HashSet<TableId>,
     flushes: Flushes,
     compactions: Compactions,
+    /// What the server's log had written when an empty memtable was frozen on demand.
+    frozen_at_rest_bytes: u64,
 }
 
 impl Upkeep {

@@ -14,7 +14,7 @@ use crate::command::{Command, Compaction, Flush, Freeze};
 use crate::flush::{CompactionJob, FlushJob, Inputs};
 use crate::leadership::leadership_changed;
 use crate::partition::commit::CommitEffect;
-use crate::worker::freezes::Pressure;
+use crate::worker::freezes::{FULL_LOG_FREEZE_BYTES, Pressure};
 use crate::worker::leading::Leading;
 use crate::worker::replica::Replica;
 
@@ -100,12 +100,17 @@ impl Leading {
     /// There is nothing to flush, but something in the log: an empty memtable is frozen, so that replay can start after it. The logs of
     /// all partitions of a server share its segments: the oldest entry holds them up, however small.
     fn freeze_at_rest(&mut self, replica: &Replica) {
-        let last = replica.partition.last().index;
+        let (last, persisted) = (replica.partition.last().index, replica.partition.persisted().index);
+        let log_bytes = replica.server_log.stats().bytes;
+        // (What an earlier one has left may lie in a segment that is full by now.)
+        let has_grown = log_bytes.saturating_sub(self.upkeep.frozen_at_rest_bytes) >= FULL_LOG_FREEZE_BYTES;
+        let left_by_itself = if has_grown { 0 } else { OWN_ENTRIES };
         let is_busy = self.adoption.is_some() || !self.upkeep.freezing.is_empty();
-        if is_busy || last <= replica.partition.persisted().index + OWN_ENTRIES {
+        if is_busy || last <= persisted + left_by_itself {
             return;
         }
         if let Some((table, _)) = replica.partition.tables().next() {
+            self.upkeep.frozen_at_rest_bytes = log_bytes;
             self.freeze(replica, table, None);
         }
     }
