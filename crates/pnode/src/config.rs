@@ -55,7 +55,7 @@ pub struct PNodeConfig {
     /// `host:port` of metrics, health and status; none: off.
     #[serde(default)]
     pub http: Option<String>,
-    /// Size of the record cache in bytes; 0: off.
+    /// Size of the cache in bytes: records, and (a sixteenth of it) replies to reads of objects; 0: off.
     #[serde(default = "cache_bytes_default")]
     pub cache_bytes: u64,
     /// Which answers of leaders are kept, in the record cache: "off", "second" (those to keys that are asked for again), "every".
@@ -258,12 +258,18 @@ impl PNodeConfig {
         Some(UnixListen { path, mode: self.unix_mode })
     }
 
+    /// Of `cache_bytes`, for replies to reads of objects.
+    pub fn remembered_bytes(&self) -> u64 {
+        const PART: u64 = 16;
+        if self.resp.is_some() || self.resp_unix.is_some() { self.cache_bytes / PART } else { 0 }
+    }
+
     /// The part that the library needs.
     pub fn library(&self) -> LibraryConfig {
         LibraryConfig {
             id: self.id,
             cluster: self.cluster.clone(),
-            cache_bytes: self.cache_bytes,
+            cache_bytes: self.cache_bytes - self.remembered_bytes(),
             register_reads: self.register_reads,
             coalesce: self.coalesce,
             default_deadline: Duration::from_millis(self.default_deadline_ms),

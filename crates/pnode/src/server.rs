@@ -96,6 +96,7 @@ impl PNodeServer {
                         max_commands: config.commands_max,
                         max_large_bytes: config.large_bytes_max,
                         max_reply_bytes: config.reply_bytes_max,
+                        max_remembered_bytes: config.remembered_bytes() as usize,
                         threads: resp_threads(&env, config.resp_threads),
                         order: config.resp_order,
                         tcp_keepalive_s: config.tcp_keepalive_s,

@@ -60,6 +60,8 @@ pub struct RespConfig {
     /// Bytes of long replies (more than 64 KiB) that may wait for their clients, of all connections. What finds no room is
     /// answered `TRYAGAIN`.
     pub max_reply_bytes: usize,
+    /// Bytes of replies to reads of objects that are remembered while their objects do not change. 0: none is.
+    pub max_remembered_bytes: usize,
     /// Bytes that commands on objects, and transactions, may have read and made, of all connections. By default as much as one alone
     /// may read, what that takes beside, and its reply.
     pub max_gathered_bytes: usize,
@@ -90,6 +92,7 @@ impl Default for RespConfig {
             max_large_bytes: 64 * 1024 * 1024,
             large_patience_ms: 10_000,
             max_reply_bytes: 64 * 1024 * 1024,
+            max_remembered_bytes: 16 * 1024 * 1024,
             max_gathered_bytes: 3 * READ_BYTES_MAX,
             max_request_bytes: 64 * 1024 * 1024,
             idle_timeout_ms: 0,

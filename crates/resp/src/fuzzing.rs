@@ -13,6 +13,7 @@ use sextant_environment::slow_log::SlowLog;
 
 use crate::connection::{Connection, Turns};
 use crate::queued::QueuedRoom;
+use crate::remembered::Remembered;
 use crate::replies::Replies;
 use crate::shared::{Server, Shared};
 use crate::waiters::Waiters;
@@ -36,6 +37,7 @@ pub async fn serve<S: Store>(env: Env, config: RespConfig, store: S, io: env::Co
         elements: ElementTurns::default(),
         waiters: Waiters::new(config.max_large_bytes),
         replies: Replies::new(config.max_reply_bytes),
+        remembered: Remembered::new(config.max_remembered_bytes),
         access: None,
         metrics: RespMetrics::register(&mut Registry::default()).0,
         env,

@@ -26,6 +26,7 @@ mod glob;
 mod hints;
 mod metrics;
 mod queued;
+mod remembered;
 mod replies;
 mod server;
 mod shared;

@@ -23,6 +23,7 @@ use crate::connection::{Connection, Turns};
 use crate::element_turns::ElementTurns;
 use crate::metrics::{Metrics, RespMetrics};
 use crate::queued::QueuedRoom;
+use crate::remembered::Remembered;
 use crate::replies::Replies;
 use crate::shared::{Databases, Server, Shared};
 use crate::store::Store;
@@ -121,6 +122,7 @@ impl RespServer {
             slow,
             allowances,
             replies: Replies::new(config.max_reply_bytes),
+            remembered: Remembered::new(config.max_remembered_bytes),
             cursors: Arc::default(),
             keys_turns: Arc::default(),
             turns: Turns::new(config.max_commands),

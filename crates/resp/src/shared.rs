@@ -22,6 +22,7 @@ use crate::element_turns::ElementTurns;
 use crate::hints::Hints;
 use crate::metrics::Metrics;
 use crate::queued::QueuedRoom;
+use crate::remembered::Remembered;
 use crate::replies::Replies;
 use crate::store::Store;
 use crate::waiters::Waiters;
@@ -49,6 +50,7 @@ pub(crate) struct Server {
     pub cursors: Arc<Cursors>,
     pub keys_turns: Arc<KeysTurns>,
     pub replies: Replies,
+    pub remembered: Remembered,
     pub slow: SlowLog,
     pub allowances: Arc<Allowances>,
     /// None: everybody may do everything.

@@ -8,6 +8,7 @@ use super::request::Request;
 use sextant_common::operation::Record;
 
 use crate::frame::Reply;
+use crate::shared::Shared;
 use crate::store::{Look, Store};
 
 /// Most keys that are looked at in place for one command: other connections wait meanwhile.
@@ -46,7 +47,7 @@ impl<M: Default> Default for Ahead<M> {
 /// Looks at the keys of a read, of which nothing that conflicts with it is before it. `looked`: at the key of a `GET`, just now.
 pub(crate) fn look_ahead<S: Store>(
     request: &Request,
-    store: &S,
+    shared: &Shared<S>,
     looked: Option<Look<S::Missed>>,
 ) -> Ahead<S::Missed> {
     fn one<M>(look: Look<M>, reply: impl FnOnce(Option<Record>) -> Reply) -> Ahead<M>
@@ -58,6 +59,7 @@ pub(crate) fn look_ahead<S: Store>(
             Look::Missed(missed) => Ahead::Missed(Head { missed, ..Head::default() }),
         }
     }
+    let store = &shared.store;
     match request {
         Request::Get(key) => one(looked.unwrap_or_else(|| store.look(key)), value),
         Request::Inspect(key, aspect) => one(store.look(key), |record| aspect.of(record, store.now_ms())),
@@ -91,7 +93,10 @@ pub(crate) fn look_ahead<S: Store>(
             }
             Ahead::Reply(Reply::Integer(exist))
         }
-        Request::Object(object) => object.look(store).map_or_else(Ahead::default, Ahead::Reply),
+        Request::Object(object) => {
+            let reply = object.look(store).or_else(|| object.remember(shared));
+            reply.map_or_else(Ahead::default, Ahead::Reply)
+        }
         _ => Ahead::default(),
     }
 }

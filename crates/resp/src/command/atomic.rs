@@ -52,37 +52,35 @@ pub(super) enum Done {
     NoRoom(Error),
 }
 
+/// `watched`: keys that have to be as they were then.
 pub(super) async fn run<S: Store>(
     shared: &Shared<S>,
     commands: &[Queued],
     watched: &[Arc<Watched>],
     lane: Lane,
 ) -> Result<Done> {
-    run_within(shared, commands, watched, lane, ATTEMPTS_MAX).await
+    let mut expected = Vec::new();
+    for watched in watched.iter().filter(|_| !mutant::active(Mutant::WatchWithoutVersions)) {
+        let Some(of_these) = watched.expected()? else { return Ok(Done::Changed) };
+        expected.extend(of_these);
+    }
+    run_within(shared, commands, &expected, lane, ATTEMPTS_MAX).await
 }
 
-/// The same, with so many attempts.
+/// The same, of keys that have to be of these versions, with so many attempts.
 pub(super) async fn run_within<S: Store>(
     shared: &Shared<S>,
     commands: &[Queued],
-    watched: &[Arc<Watched>],
+    expected: &[(&Bytes, Seq)],
     lane: Lane,
     attempts: usize,
 ) -> Result<Done> {
     let (store, env) = (&shared.store, &shared.env);
-    let mut expected = Vec::new();
-    for watched in watched.iter().filter(|_| !mutant::active(Mutant::WatchWithoutVersions)) {
-        let seen = watched
-            .seen
-            .get()
-            .ok_or_else(|| Error::invalid("nothing took effect: the keys to watch could not be read"))?;
-        expected.extend(watched.keys.iter().zip(seen).map(|(key, seq)| (key, *seq)));
-    }
-    if !are_together(store, commands, &expected) {
+    if !are_together(store, commands, expected) {
         return Ok(Done::Apart);
     }
-    let mut batch = as_batch(commands, &expected);
-    let (needed, named) = needed(commands, &expected);
+    let mut batch = as_batch(commands, expected);
+    let (needed, named) = needed(commands, expected);
     if named > BATCH_OPS_MAX {
         return Err(Error::invalid(format!(
             "nothing took effect: it names {named} keys: the limit is {BATCH_OPS_MAX}"
@@ -116,7 +114,7 @@ pub(super) async fn run_within<S: Store>(
             }
         }
         let mut draft = Draft::read(shared, &needed, attempt >= READS_MAX).await?;
-        if !draft.expect(&expected) {
+        if !draft.expect(expected) {
             return Ok(Done::Changed);
         }
         let replies = match draft.carry_all_out(commands).await {
@@ -131,7 +129,7 @@ pub(super) async fn run_within<S: Store>(
         if ops.is_empty() {
             return Ok(Done::Replies(replies));
         }
-        let watched = positions(&ops, &expected);
+        let watched = positions(&ops, expected);
         let outcome = store.execute(ops, lane).await?;
         if outcome.applied {
             return Ok(Done::Replies(replies));
@@ -225,6 +223,7 @@ fn as_batch(commands: &[Queued], expected: &[(&Bytes, Seq)]) -> Option<Batch> {
             | Request::Whole(_)
             | Request::Scan(_)
             | Request::Watch(_)
+            | Request::UnderWatch(_)
             | Request::Transaction(_) => {
                 return None;
             }
@@ -292,6 +291,7 @@ fn replies(commands: &[Queued], mut results: &[OpOutcome]) -> Vec<Reply> {
             | Request::Whole(_)
             | Request::Scan(_)
             | Request::Watch(_)
+            | Request::UnderWatch(_)
             | Request::Transaction(_) => {
                 return Err(Error::internal("a command that is no operation took effect as one"));
             }

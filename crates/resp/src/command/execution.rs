@@ -11,7 +11,7 @@ use super::ahead::{Ahead, Head};
 use super::atomic::{self, Done};
 use super::errors::{self, CROSS_SLOT, plain, store_error};
 use super::request::{ChangeReply, Request, SetReply};
-use super::transaction::Queued;
+use super::transaction::{self, Queued, UnderWatch};
 use crate::frame::{Reply, parse_integer};
 use crate::shared::Shared;
 use crate::store::Store;
@@ -92,6 +92,7 @@ impl Request {
                 let _ = watched.seen.set(seen);
                 Reply::OK
             }
+            Self::UnderWatch(under) => return Box::pin(run_under_watch(*under, shared, lane)).await,
             Self::Transaction(transaction) => {
                 match atomic::run(shared, &transaction.commands, &transaction.watched, lane).await? {
                     Done::Replies(replies) => Reply::Array(replies),
@@ -101,6 +102,27 @@ impl Request {
                 }
             }
         })
+    }
+}
+
+/// As a transaction of its own, which tells whether the keys still are as they were when they were watched. If they are not, or it cannot
+/// be one, as if nobody watched.
+async fn run_under_watch<S: Store>(under: UnderWatch, shared: &Shared<S>, lane: Lane) -> Result<Reply> {
+    let UnderWatch { request, watched } = under;
+    let expected = transaction::absent_of(&watched, &request);
+    let mut command = [Queued::Ask(request)];
+    if !expected.is_empty() {
+        match atomic::run_within(shared, &command, &expected, lane, atomic::ATTEMPTS_MAX).await {
+            Ok(Done::Replies(mut replies)) => return Ok(replies.pop().unwrap_or(Reply::Nil)),
+            Ok(Done::Changed) => watched.iter().for_each(|watched| watched.met_another()),
+            Ok(Done::Apart | Done::NoRoom(_)) => {}
+            Err(e) if e.kind == ErrorKind::Invalid => {}
+            Err(e) => return Err(e),
+        }
+    }
+    match std::mem::replace(&mut command[0], Queued::Known(Reply::Nil)) {
+        Queued::Ask(request) => request.ask(shared, Head::default(), lane).await,
+        Queued::Known(reply) => Ok(reply),
     }
 }
 

@@ -140,7 +140,11 @@ pub(crate) fn decode<S: Store>(
     if conversation.transactions.is_open() && !transaction::is_at_once(spec.id) {
         return (Some(spec.id), Action::Reply(queue(spec.id, command, conversation, shared)));
     }
-    (Some(spec.id), run(spec.id, command, conversation, shared))
+    let action = match run(spec.id, command, conversation, shared) {
+        Action::Run(id, request) => Action::Run(id, conversation.transactions.under_watch(request)),
+        action => action,
+    };
+    (Some(spec.id), action)
 }
 
 /// A command of a transaction: what it asks of the connection or the server is done, and answered later.
@@ -170,7 +174,10 @@ fn run<S: Store>(
         Family::Server => None,
         Family::Record => Some(data::decode(id, command, conversation.who.database())),
         _ if spec.flags.contains(&"blocking") => Some(waiting::decode(spec, command, conversation, shared)),
-        _ => Some(objects::decode(spec, command, shared).map(|object| Request::Object(Box::new(object)))),
+        _ => Some(
+            objects::decode(spec, command, conversation.protocol, shared)
+                .map(|object| Request::Object(Box::new(object))),
+        ),
     };
     if let Some(decoded) = decoded {
         return decoded.map_or_else(Action::Reply, |request| Action::Run(id, request));

@@ -10,7 +10,7 @@ use sextant_common::operation::{Lifetime, Operation, Put, Record, parse_integer}
 use super::errors;
 use super::objects::Object;
 use super::scan::Scan;
-use super::transaction::{Transaction, Watched};
+use super::transaction::{Transaction, UnderWatch, Watched};
 use super::waiting::Waiting;
 use super::whole::Whole;
 use crate::command_table::Access;
@@ -188,6 +188,8 @@ pub(crate) enum Request {
     /// Of all keys of the table.
     Whole(Box<Whole>),
     Watch(Arc<Watched>),
+    /// Any other, on keys that the connection watches.
+    UnderWatch(Box<UnderWatch>),
     Transaction(Box<Transaction>),
 }
 
@@ -215,6 +217,7 @@ impl Request {
             Self::Set { put, .. } => put.key.len() + put.value.len(),
             Self::Change { ops, .. } => ops.iter().map(|op| op.key.len() + op.effect.bytes()).sum(),
             Self::Object(object) => object.bytes,
+            Self::UnderWatch(under) => under.request.bytes(),
             _ => 0,
         }
     }
@@ -236,6 +239,8 @@ impl Request {
             }
             // Also if it only reads: it comes after what it has watched.
             Self::Transaction(_) => Access::Write,
+            // What it met is known before the transaction begins.
+            Self::UnderWatch(_) => Access::Write,
         }
     }
 
@@ -252,6 +257,7 @@ impl Request {
         match self {
             Self::Transaction(transaction) => transaction.may_write(),
             Self::Watch(_) => false,
+            Self::UnderWatch(under) => under.request.may_write(),
             other => other.access() == Access::Write,
         }
     }
@@ -262,6 +268,7 @@ impl Request {
             Self::Object(object) => object.filled().to_vec(),
             Self::Move(moved) => vec![moved.to.clone()],
             Self::Transaction(transaction) => transaction.filled(),
+            Self::UnderWatch(under) => under.request.filled(),
             _ => vec![],
         }
     }
@@ -281,6 +288,7 @@ impl Request {
             Self::Scan(_) | Self::Whole(_) => None,
             Self::Watch(watched) => watched.keys.first().cloned(),
             Self::Transaction(transaction) => transaction.first_key(),
+            Self::UnderWatch(under) => under.request.first_key(),
         }
     }
 
@@ -314,6 +322,7 @@ impl Request {
             Self::Scan(_) | Self::Whole(_) => {}
             Self::Watch(watched) => watched.keys.iter().for_each(|k| each(k)),
             Self::Transaction(transaction) => transaction.for_each_key(each),
+            Self::UnderWatch(under) => under.request.for_each_key(each),
         }
     }
 }

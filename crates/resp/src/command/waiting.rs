@@ -52,7 +52,7 @@ pub(super) fn decode<S>(
         _ => command.len() - 1,
     };
     // (As in Redis: what is wrong with the time is said last.)
-    let object = Box::new(objects::decode(spec, command, shared)?);
+    let object = Box::new(objects::decode(spec, command, conversation.protocol, shared)?);
     let timeout = timeout(command.arg(at))?;
     if conversation.transactions.is_open() {
         return Ok(Request::Object(object));

@@ -279,7 +279,10 @@ impl<S: Store> Connection<S> {
     /// The hottest case: a `GET` with nothing before it, whose value the store has at hand. Answered from where it lies in
     /// the input: nothing of the command is copied.
     fn get_in_place(&mut self) -> InPlace<S::Missed> {
-        if !self.pipeline.is_empty() || self.parser.len() != 2 || self.conversation.transactions.is_open() {
+        if !self.pipeline.is_empty() || self.parser.len() != 2 {
+            return InPlace::NoGet;
+        }
+        if self.conversation.transactions.is_open() || self.conversation.transactions.watches() {
             return InPlace::NoGet;
         }
         if !self.conversation.wanted.is_all() {
@@ -331,7 +334,7 @@ impl<S: Store> Connection<S> {
             Access::Write => self.pipeline.blocks_write(keys),
         };
         if request.may_be_looked_up() && (unhindered || !is_blocked(&keys_of(&request))) {
-            ahead = match command::look_ahead(&request, &self.shared.store, looked) {
+            ahead = match command::look_ahead(&request, &self.shared, looked) {
                 Ahead::Reply(reply) if reply.size() <= SHORT_BYTES => {
                     let client = &self.conversation.entry;
                     self.shared.took(id, self.read_ns, request.first_key(), client, None);

@@ -37,6 +37,8 @@ pub enum Reply {
     Double(f64),
     /// Text for people: `=txt:` in RESP3, a bulk string in RESP2.
     Text(String),
+    /// For the protocol that the connection speaks, already.
+    Encoded(Bytes),
 }
 
 impl Reply {
@@ -69,7 +71,7 @@ impl Reply {
         FRAMING
             + match self {
                 Self::Simple(text) => text.len(),
-                Self::Error(bytes) | Self::Bulk(bytes) => bytes.len(),
+                Self::Error(bytes) | Self::Bulk(bytes) | Self::Encoded(bytes) => bytes.len(),
                 Self::Integer(_) | Self::Double(_) | Self::Nil | Self::NilArray => 0,
                 Self::Array(items) | Self::Set(items) => items.iter().map(Self::size).sum(),
                 Self::Map(pairs) | Self::Pairs(pairs) => pairs.iter().map(|(k, v)| k.size() + v.size()).sum(),
@@ -94,6 +96,7 @@ impl Reply {
                 out.put_slice(b"\r\n");
             }
             Self::Integer(value) => header(b':', *value, out),
+            Self::Encoded(bytes) => out.put_slice(bytes),
             Self::Bulk(bytes) => {
                 out.reserve(bytes.len() + 24);
                 header(b'$', bytes.len() as i64, out);
@@ -274,7 +277,7 @@ mod tests {
             Reply::Map(pairs) => Value::Array(
                 pairs.iter().flat_map(|(k, v)| [decoded(k, protocol), decoded(v, protocol)]).collect(),
             ),
-            Reply::Pairs(_) | Reply::Double(_) => unreachable!("not generated"),
+            Reply::Pairs(_) | Reply::Double(_) | Reply::Encoded(_) => unreachable!("not generated"),
             Reply::Text(text) if resp3 => {
                 Value::VerbatimString { format: redis::VerbatimFormat::Text, text: text.clone() }
             }

@@ -9,6 +9,7 @@ mod memory;
 mod objects;
 mod order;
 mod real_client;
+mod remembered;
 mod rows;
 mod scans;
 mod several;

@@ -13,14 +13,14 @@ async fn connected() -> (RespServer, Raw) {
 }
 
 /// Each line is sent as an inline command; all of them at once.
-fn lines(commands: &[&str]) -> Vec<u8> {
+pub fn lines(commands: &[&str]) -> Vec<u8> {
     commands.iter().flat_map(|command| format!("{command}\r\n").into_bytes()).collect()
 }
 
 const QUEUED: &str = "+QUEUED\r\n";
 const ABORTED: &str = "-EXECABORT Transaction discarded because of previous errors.\r\n";
 
-async fn check(client: &mut Raw, commands: &[&str], replies: &[&str]) {
+pub async fn check(client: &mut Raw, commands: &[&str], replies: &[&str]) {
     client.ask(&lines(commands), replies.concat().as_bytes()).await;
 }
 
@@ -231,6 +231,48 @@ async fn keys_of_several_partitions_are_refused() {
         &["+OK\r\n", &QUEUED.repeat(2), crossed, "$-1\r\n+OK\r\n+OK\r\n", QUEUED, crossed, crossed],
     )
     .await;
+}
+
+#[tokio::test]
+async fn a_key_that_was_watched_when_it_was_absent_must_not_have_been_met_since() {
+    // What another client makes and takes away again, what this one asks in between, and how it is answered.
+    const NOTHING_MET: &str = "*1\r\n+OK\r\n";
+    let kinds = [
+        ("SET k 1", "GET k", "$1\r\n1\r\n"),
+        ("SET k 1", "MGET k nosuch", "*2\r\n$1\r\n1\r\n$-1\r\n"),
+        ("SET k 1", "EXISTS k nosuch", ":1\r\n"),
+        ("SET k 1", "INCR k", ":2\r\n"),
+        ("SET k 1", "DEL k", ":1\r\n"),
+        ("SET k 1", "SADD k a", "-WRONGTYPE Operation against a key holding the wrong kind of value\r\n"),
+        ("RPUSH k a", "LLEN k", ":1\r\n"),
+        ("RPUSH k a", "TYPE k", "+list\r\n"),
+        ("HSET k a 1", "HGET k a", "$1\r\n1\r\n"),
+        ("ZADD k 1 a", "ZRANGE k 0 -1", "*1\r\n$1\r\na\r\n"),
+    ];
+    let server = start(MemoryStore::new(true), config()).await;
+    let [mut one, mut other] =
+        [Raw::connect(server.local_addr()).await, Raw::connect(server.local_addr()).await];
+    for (made, asked, answer) in kinds {
+        check(&mut one, &["WATCH nosuch k"], &["+OK\r\n"]).await;
+        other.send(&lines(&[made, "ECHO made"])).await;
+        other.expect_up_to(b"$4\r\nmade\r\n").await;
+        check(&mut one, &[asked], &[answer]).await;
+        other.send(&lines(&["DEL k", "ECHO gone"])).await;
+        other.expect_up_to(b"$4\r\ngone\r\n").await;
+        check(&mut one, &["MULTI", "SET other 1", "EXEC"], &["+OK\r\n", QUEUED, "*-1\r\n"]).await;
+        // That was of this transaction: the next one may.
+        check(&mut one, &["MULTI", "SET other 1", "EXEC"], &["+OK\r\n", QUEUED, NOTHING_MET]).await;
+    }
+    // What it makes and takes away itself, also behind each other.
+    let own = ["WATCH k", "SET k 1", "DEL k", "MULTI", "SET other 1", "EXEC"];
+    check(&mut one, &own, &["+OK\r\n+OK\r\n:1\r\n+OK\r\n", QUEUED, "*-1\r\n"]).await;
+    // What finds nothing is no change, nor is a key that is not watched (any more).
+    let quiet = ["WATCH k", "GET k", "DEL k", "HLEN k", "LPUSHX k a", "MULTI", "SET other 1", "EXEC"];
+    let found_nothing = "+OK\r\n$-1\r\n:0\r\n:0\r\n:0\r\n+OK\r\n";
+    check(&mut one, &quiet, &[found_nothing, QUEUED, NOTHING_MET]).await;
+    let unwatched = ["WATCH k", "SET k 1", "DEL k", "UNWATCH", "MULTI", "SET other 1", "EXEC"];
+    let done = "+OK\r\n+OK\r\n:1\r\n+OK\r\n+OK\r\n";
+    check(&mut one, &unwatched, &[done, QUEUED, NOTHING_MET]).await;
 }
 
 #[tokio::test]

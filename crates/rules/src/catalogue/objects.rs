@@ -62,6 +62,14 @@ macro_rules! objects {
             kept_in: ["crates/resp/src/command/draft/mod.rs"],
             tests: ["nobody_sees_half_of_a_command_or_of_a_transaction", "objects_of_more_than_a_page_are_read_and_moved_as_a_whole"],
         }
+        "a-remembered-reply-has-its-header" {
+            says: "A reply to a read of an object that is given again was made of the version of the header that is there now.",
+            otherwise: "a list is answered as it was before a push that its reader knows of",
+            source: "decision 48",
+            kept_in: ["crates/resp/src/remembered.rs", "crates/resp/src/command/objects/look.rs"],
+            tests: ["a_reply_is_given_again_while_its_object_is_the_same"],
+            broken_by: RemembersWithoutVersion "remembers-without-version" "Replies are given again whatever version the object has." [Operand],
+        }
         "only-what-is-dead-is-swept" {
             says: "Elements are swept if their object's header, read after they were seen, is of another version, or absent.",
             otherwise: "a live object loses its elements",

@@ -300,6 +300,7 @@ impl<'s, S: Store> Draft<'s, S> {
             | Request::Move(_)
             | Request::Scan(_)
             | Request::Watch(_)
+            | Request::UnderWatch(_)
             | Request::Transaction(_) => {
                 store_error(&Error::internal("a transaction has a command that it may not have"))
             }

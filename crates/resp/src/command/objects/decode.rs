@@ -18,7 +18,8 @@ use super::set::{Combination, Set};
 use super::several;
 use super::{Command as What, Object};
 use crate::command_table::{Family, Id, Spec};
-use crate::frame::{Command, Reply, parse_integer};
+use crate::frame::{Command, Protocol, Reply, parse_integer};
+use crate::remembered::Asked;
 use crate::shared::Shared;
 use crate::store::Position;
 
@@ -30,7 +31,12 @@ const NOT_POSITIVE: Reply = Reply::Error(Bytes::from_static(b"ERR value is out o
 const COUNT_DEFAULT: u64 = 10;
 const COUNT_MAX: u64 = 10_000;
 
-pub(in super::super) fn decode<S>(spec: &Spec, command: &Command<'_>, shared: &Shared<S>) -> Decoded<Object> {
+pub(in super::super) fn decode<S>(
+    spec: &Spec,
+    command: &Command<'_>,
+    protocol: Protocol,
+    shared: &Shared<S>,
+) -> Decoded<Object> {
     let places = spec.key_places(command).into_iter();
     let keys = places.map(|at| key(command, at)).collect::<Decoded<Vec<_>>>()?;
     let what = match (spec.id, spec.of) {
@@ -46,7 +52,13 @@ pub(in super::super) fn decode<S>(spec: &Spec, command: &Command<'_>, shared: &S
     let bytes = (0..command.len()).map(|at| command.arg(at).len()).sum();
     let writes = spec.flags.contains(&"write");
     let arguments = command.len();
-    Ok(Object { keys, writes, bytes, arguments, command: what, hints: shared.hints.clone() })
+    let asked = match &keys[..] {
+        [_] if what.is_worth_remembering() && shared.remembered.remembers_any() => {
+            Asked::new(shared.database, spec.id, command, protocol, shared.key_seed)
+        }
+        _ => None,
+    };
+    Ok(Object { keys, writes, bytes, arguments, command: what, asked, hints: shared.hints.clone() })
 }
 
 /// A field or a member.

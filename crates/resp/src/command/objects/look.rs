@@ -5,18 +5,22 @@
 //! there, or how several are, counts if the header is still the same.
 
 use bytes::Bytes;
+use sextant_common::Result;
 use sextant_common::marks::Kind;
 use sextant_common::object::{Header, Tag, element_key};
-use sextant_common::operation::Record;
+use sextant_common::operation::{Lane, Record};
 
 use super::super::errors::WRONG_TYPE;
+use super::super::request::Request;
+use super::super::transaction::Queued;
 use super::hash::Hash;
 use super::list::List;
 use super::set::Set;
 use super::sorted::{Sorted, score_of};
-use super::{Command, Object};
+use super::{Command, Object, alone};
 use crate::frame::Reply;
 use crate::replies::SHORT_BYTES;
+use crate::shared::Shared;
 use crate::store::{Look, Store};
 
 /// Most elements that are looked at in place: other connections wait meanwhile.
@@ -51,6 +55,19 @@ impl<'n> Names<'n> {
             Names::Scored(members) => (&[][..], members),
         };
         names.iter().chain(members.iter().map(|(_, name)| name))
+    }
+}
+
+impl Command {
+    /// Whether its reply depends on nothing but the object, and takes more than a look at a few of its elements.
+    pub(super) fn is_worth_remembering(&self) -> bool {
+        matches!(
+            self,
+            Command::Hash(Hash::All(_))
+                | Command::Set(Set::Members)
+                | Command::List(List::Range(..) | List::Index(_) | List::Find(_))
+                | Command::Sorted(Sorted::Range(..) | Sorted::Count(_) | Sorted::Rank(..))
+        )
     }
 }
 
@@ -117,6 +134,36 @@ impl Object {
             _ => header()?.is_some_and(|now| now.seq == record.seq),
         };
         if stands { self.answer(count, values) } else { None }
+    }
+
+    /// The reply that it had while the object was as it is now.
+    pub fn remember<S: Store>(&self, shared: &Shared<S>) -> Option<Reply> {
+        shared.remembered.find(self.asked.as_ref()?, || self.header_at_hand(&shared.store))
+    }
+
+    fn header_at_hand<S: Store>(&self, store: &S) -> Option<Record> {
+        match store.look(&self.keys[0]) {
+            Look::Known(Ok(record)) => record,
+            _ => None,
+        }
+    }
+
+    /// The reply is remembered if the object was the same before and after.
+    pub(super) async fn run_and_note<S: Store>(
+        mut self: Box<Self>,
+        shared: &Shared<S>,
+        lane: Lane,
+    ) -> Result<Reply> {
+        let (asked, key) = (self.asked.take(), self.keys[0].clone());
+        let before = self.header_at_hand(&shared.store);
+        let reply = alone(Queued::Ask(Request::Object(self)), shared, lane).await?;
+        if let (Some(asked), Some(before)) = (asked, before)
+            && let Look::Known(Ok(Some(after))) = shared.store.look(&key)
+            && (after.seq, &after.value) == (before.seq, &before.value)
+        {
+            shared.remembered.note(asked, &before, &reply);
+        }
+        Ok(reply)
     }
 
     /// Whether something is to be changed for certain, as this is how it is with one of the elements.

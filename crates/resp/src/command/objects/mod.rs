@@ -36,6 +36,7 @@ use super::transaction::Queued;
 use crate::companions::{Client, Companion, Entered, EnteredRow, Turn, WAIT_MAX, overdue};
 use crate::frame::Reply;
 use crate::hints::Hints;
+use crate::remembered::Asked;
 use crate::shared::Shared;
 use crate::store::Store;
 
@@ -56,6 +57,8 @@ pub(crate) struct Object {
     /// How many words it has.
     pub arguments: usize,
     command: Command,
+    /// If its reply may be remembered.
+    asked: Option<Asked>,
     hints: Hints,
 }
 
@@ -125,7 +128,7 @@ impl Object {
             Command::First(first) => Command::First(*first),
             _ => Command::List(List::Length),
         };
-        Self { keys, command, hints: self.hints.clone(), ..*self }
+        Self { keys, command, asked: None, hints: self.hints.clone(), ..*self }
     }
 
     #[cfg(test)]
@@ -137,6 +140,7 @@ impl Object {
             bytes: 1,
             arguments: 1,
             command: Command::List(List::Length),
+            asked: None,
             hints: Hints::default(),
         })
     }
@@ -174,6 +178,9 @@ impl Object {
     pub async fn run<S: Store>(self: Box<Self>, shared: &Shared<S>, lane: Lane) -> Result<Reply> {
         if !shared.store.are_together(self.keys.iter().map(|key| &key[..])) {
             return Ok(CROSS_SLOT);
+        }
+        if self.asked.is_some() {
+            return self.run_and_note(shared, lane).await;
         }
         if let Some(reply) = quick::run(&self, shared, lane).await? {
             return Ok(reply);

@@ -1,0 +1,159 @@
+//! Replies to reads of objects, remembered for as long as the objects are as they were.
+//!
+//! Owns the replies, encoded, each with the header that its object had. Every change of an object writes its header: whoever finds
+//! the same version under the key, just now, may give the same reply. Does not own how a header is found.
+
+use std::hash::{BuildHasherDefault, Hash, Hasher};
+
+use bytes::{Bytes, BytesMut};
+use quick_cache::Weighter;
+use quick_cache::sync::{Cache, DefaultLifecycle};
+use sextant_common::database::Database;
+use sextant_common::ids::Seq;
+use sextant_common::operation::Record;
+use sextant_rules::mutant::{self, Mutant};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use crate::command_table::Id;
+use crate::frame::{Command, Protocol, Reply};
+use crate::replies::SHORT_BYTES;
+
+/// Longer questions are not remembered, in bytes.
+const ASKED_BYTES_MAX: usize = 512;
+/// What an entry takes beside its bytes.
+const ENTRY_BYTES: usize = 192;
+/// For the first size of the map.
+const TYPICAL_ENTRY_BYTES: usize = 1024;
+
+/// A command with all that its reply depends on, but for the object: how it is told apart from others.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Asked {
+    /// Of the bytes.
+    hash: u64,
+    bytes: Box<[u8]>,
+}
+
+impl Asked {
+    /// None: it is long. `seed`: so that clients cannot aim at collisions.
+    pub fn new(
+        database: Database,
+        id: Id,
+        command: &Command<'_>,
+        protocol: Protocol,
+        seed: u64,
+    ) -> Option<Self> {
+        let args = || (1..command.len()).map(|at| command.arg(at));
+        let len = args().map(|arg| arg.len() + size_of::<u32>()).sum::<usize>();
+        if len > ASKED_BYTES_MAX {
+            return None;
+        }
+        let mut bytes = Vec::with_capacity(len + 4);
+        bytes.extend_from_slice(&(id as u16).to_le_bytes());
+        bytes.extend_from_slice(&[database.number(), protocol as u8]);
+        for arg in args() {
+            bytes.extend_from_slice(&(arg.len() as u32).to_le_bytes());
+            bytes.extend_from_slice(arg);
+        }
+        Some(Self { hash: xxh3_64_with_seed(&bytes, seed), bytes: bytes.into() })
+    }
+
+    fn protocol(&self) -> Protocol {
+        if self.bytes[3] == Protocol::Resp3 as u8 { Protocol::Resp3 } else { Protocol::Resp2 }
+    }
+}
+
+impl Hash for Asked {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.hash);
+    }
+}
+
+/// Of what was hashed already.
+#[derive(Default)]
+struct Hashed(u64);
+
+impl Hasher for Hashed {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.0 = self.0.rotate_left(8) ^ u64::from(*byte));
+    }
+
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+#[derive(Clone)]
+struct Answer {
+    seq: Seq,
+    header: Bytes,
+    reply: Bytes,
+}
+
+impl Answer {
+    fn is_of(&self, header: &Record) -> bool {
+        self.seq == header.seq && self.header == header.value
+    }
+}
+
+#[derive(Clone)]
+struct Weight;
+
+impl Weighter<Asked, Answer> for Weight {
+    fn weight(&self, asked: &Asked, answer: &Answer) -> u64 {
+        (ENTRY_BYTES + asked.bytes.len() + answer.header.len() + answer.reply.len()) as u64
+    }
+}
+
+/// Of all connections.
+pub(crate) struct Remembered {
+    /// None: there is no room for any.
+    answers: Option<Cache<Asked, Answer, Weight, BuildHasherDefault<Hashed>>>,
+}
+
+impl Remembered {
+    pub fn new(bytes_max: usize) -> Self {
+        let cache = |bytes: usize| {
+            Cache::with(
+                bytes / TYPICAL_ENTRY_BYTES,
+                bytes as u64,
+                Weight,
+                BuildHasherDefault::default(),
+                DefaultLifecycle::default(),
+            )
+        };
+        Self { answers: (bytes_max > 0).then(|| cache(bytes_max)) }
+    }
+
+    pub fn remembers_any(&self) -> bool {
+        self.answers.is_some()
+    }
+
+    /// The reply, if there was one of the same header. That is asked for only if there was one at all.
+    pub fn find(&self, asked: &Asked, header: impl FnOnce() -> Option<Record>) -> Option<Reply> {
+        let answer = self.answers.as_ref()?.get(asked)?;
+        let header = header()?;
+        let holds = answer.is_of(&header) || mutant::active(Mutant::RemembersWithoutVersion);
+        holds.then_some(Reply::Encoded(answer.reply))
+    }
+
+    /// This was the reply while the object had this header, and no other.
+    pub fn note(&self, asked: Asked, header: &Record, reply: &Reply) {
+        let Some(answers) = &self.answers else { return };
+        if reply.is_error() || reply.size() > SHORT_BYTES {
+            return;
+        }
+        let mut encoded = BytesMut::with_capacity(reply.size());
+        reply.encode(asked.protocol(), &mut encoded);
+        // Copies: what they are slices of may be much longer.
+        let answer = Answer {
+            seq: header.seq,
+            header: Bytes::copy_from_slice(&header.value),
+            reply: Bytes::copy_from_slice(&encoded),
+        };
+        answers.insert(asked, answer);
+    }
+}
