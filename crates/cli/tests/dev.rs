@@ -126,6 +126,22 @@ fn a_cluster_of_processes_serves_survives_a_kill_and_a_restart_and_leaves_nobody
     until_done(&["admin", "compact"], &one);
     assert_eq!(stdout(&sextant(&["get", "a"], &two)), "1\n");
     assert!(stdout(&sextant(&["status"], &one)).contains("memtable 3"));
+    for (senseless, why) in [
+        (&["admin", "drain", "--sstable", "9"][..], "no sstable server 9"),
+        (&["admin", "configure", "--memory-bytes", "1"], "memory_bytes"),
+        (&["admin", "configure", "--lease-ms", "100000"], "lease"),
+        (&["admin", "flush", "--table", "nosuch"], "nosuch"),
+    ] {
+        // (Unless nobody leads for a moment.)
+        let codes_and_text = (0..TRIES).map(|_| {
+            let output = sextant(senseless, &one);
+            (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+        });
+        let refused = |(code, text): (Option<i32>, String)| {
+            code == Some(2) && text.lines().count() == 1 && text.contains(why) && !text.contains("; ")
+        };
+        assert!(codes_and_text.into_iter().any(refused), "{senseless:?}");
+    }
 
     // A second cluster on the same directory is refused in one clear line.
     let second = Command::new(SEXTANT).args(["dev", "--data"]).arg(dir.path()).output().unwrap();

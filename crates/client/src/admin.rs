@@ -149,8 +149,9 @@ impl Client {
     }
 
     /// Moves the leadership of a partition to a memtable server; who leads now, as a rule that one. Writes and memtable
-    /// reads of the partition wait meanwhile, for about one leader lease. `Unavailable` if the server does not catch up
-    /// with the log or nobody was elected in time.
+    /// reads of the partition wait meanwhile, for about one leader lease.
+    /// [`ErrorKind::Invalid`](sextant_common::ErrorKind::Invalid) if the server does not answer or does not catch up with the log: who
+    /// leads stays; `Unavailable` if nobody was elected in time.
     pub fn transfer<'a>(&'a self, partition: PartitionId, to: NodeId) -> BoxFuture<'a, Result<NodeId>> {
         Box::pin(async move {
             let request = v1::TransferRequest { partition: partition.0, to: to.0 };

@@ -97,9 +97,10 @@ impl ConfigurationRules for Configuration {
             ..*self
         };
         lease(&next, heartbeat_ms).validate()?;
-        if next.memory_bytes < MEMORY_BYTES_MIN {
+        // (What is there already may stay.)
+        if change.memory_bytes.is_some_and(|bytes| !(MEMORY_BYTES_MIN..=MEMORY_BYTES_MAX).contains(&bytes)) {
             return Err(Error::invalid(format!(
-                "memory_bytes: at least {MEMORY_BYTES_MIN} for each partition"
+                "memory_bytes: {MEMORY_BYTES_MIN} to {MEMORY_BYTES_MAX} for each partition"
             )));
         }
         Ok(next)
@@ -149,6 +150,8 @@ fn lease(configuration: &Configuration, heartbeat_ms: u64) -> LeaseConfig {
 
 /// Less than this holds no useful memtable.
 const MEMORY_BYTES_MIN: u64 = 64 * 1024;
+/// Beyond that somebody mistook the unit.
+const MEMORY_BYTES_MAX: u64 = 1 << 40;
 
 #[cfg(test)]
 mod tests {
@@ -217,10 +220,10 @@ mod tests {
             ConfigurationChange { leader_lease_ms: Some(100), ..ConfigurationChange::default() },
             "heartbeat_ms",
         );
-        wrong(
-            ConfigurationChange { memory_bytes: Some(1), ..ConfigurationChange::default() },
-            "memory_bytes",
-        );
+        for bytes in [1, u64::MAX] {
+            let change = ConfigurationChange { memory_bytes: Some(bytes), ..ConfigurationChange::default() };
+            wrong(change, "memory_bytes");
+        }
         wrong(
             ConfigurationChange { drift_ppm: Some(u64::MAX), ..ConfigurationChange::default() },
             "drift_ppm",

@@ -15,6 +15,8 @@ use crate::replica::{Event, Handle, Leader};
 
 /// How often a server that has let go looks for its successor.
 const ELECTED_POLL: Duration = Duration::from_millis(5);
+/// A successor that takes longer to say who it is does not get a leadership.
+const HEIR_ANSWERS_WITHIN: Duration = Duration::from_secs(1);
 
 /// What only a leader can do.
 pub fn check_leads(handle: &Handle) -> Result<()> {
@@ -62,13 +64,26 @@ pub async fn choose_voters(
 }
 
 /// Gives the leadership to another server. Who leads when that is over.
-pub async fn transfer(handle: &Handle, to: u64, cluster: &ClusterConfig) -> Result<Leader> {
+pub async fn transfer(
+    handle: &Handle,
+    to: u64,
+    cluster: &ClusterConfig,
+    network: Option<&NetworkFactory>,
+) -> Result<Leader> {
     if !cluster.memtable.iter().any(|s| s.id.0 == to) {
         return Err(Error::invalid(format!("there is no memtable server {to}")));
     }
     check_leads(handle)?;
     if to == handle.shared.node {
         return Ok(handle.shared.leader());
+    }
+    // A leader that lets go of its writes for one who is not there would keep them waiting for nothing.
+    if let Some(network) = network {
+        let answers = tokio::time::timeout(HEIR_ANSWERS_WITHIN, network.introductions([to], 0)).await;
+        if !answers.is_ok_and(|said| said.contains_key(&to)) {
+            let why = format!("memtable server {to} does not answer: the leadership stays where it is");
+            return Err(Error::invalid(why));
+        }
     }
     let (done, answer) = oneshot::channel();
     let _ = handle.events.send(Event::HandOver { to, done });

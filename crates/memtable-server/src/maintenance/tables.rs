@@ -68,10 +68,12 @@ impl NewTable {
 
 /// An error: the log cannot say so, or it makes no sense.
 fn check_options(configuration: &Configuration, options: &TableOptions) -> Result<()> {
-    let bytes = options.filter_prefix;
-    if bytes as usize > limits::KEY_BYTES_MAX && bytes != TableOptions::BY_INNER_KEY {
-        let why = format!("filter_prefix is at most {}, the length of a key", limits::KEY_BYTES_MAX);
-        return Err(Error::invalid(why));
+    let prefixes = [("filter_prefix", options.filter_prefix), ("partition_prefix", options.partition_prefix)];
+    for (name, bytes) in prefixes {
+        if bytes as usize > limits::KEY_BYTES_MAX && bytes != TableOptions::BY_INNER_KEY {
+            let why = format!("{name} is at most {}, the length of a key", limits::KEY_BYTES_MAX);
+            return Err(Error::invalid(why));
+        }
     }
     configuration.check_format(options.format())
 }

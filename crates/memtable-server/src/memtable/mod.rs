@@ -22,6 +22,7 @@ use std::ops::Bound;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use bytes::Bytes;
+use sextant_common::expiry::Tick;
 use sextant_common::ids::Generation;
 use sextant_common::manifest::Expiring;
 use sextant_common::marks::Marks;
@@ -158,6 +159,11 @@ impl Memtable {
     /// Of all versions that were written.
     pub fn expiring(&self) -> Expiring {
         self.expiring.get()
+    }
+
+    /// The earliest time after `now` at which a record may expire; None: all have. (For the writer.)
+    pub fn next_expiry(&self, now: Tick) -> Option<Tick> {
+        self.expiring.next_after(now)
     }
 
     pub fn first_index(&self) -> Option<u64> {

@@ -176,10 +176,10 @@ impl Partition {
     /// The earliest time after the newest appended tick at which a record may expire; None: none can.
     pub fn next_expiry(&self) -> Option<Tick> {
         let memtables = self.tables.values().flat_map(|table| {
-            let frozen = table.frozen.iter().map(|frozen| frozen.memtable.expiring());
-            frozen.chain([table.active.expiring()])
+            let frozen = table.frozen.iter().map(|frozen| &frozen.memtable);
+            frozen.chain([&table.active])
         });
-        let memtables = memtables.filter_map(|expiring| expiring.next_after(self.tick)).min();
+        let memtables = memtables.filter_map(|memtable| memtable.next_expiry(self.tick)).min();
         [memtables, self.next_expiry_of_ssts()].into_iter().flatten().min()
     }
 

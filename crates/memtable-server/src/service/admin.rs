@@ -6,7 +6,7 @@ use std::sync::Arc;
 use futures::StreamExt;
 use sextant_common::cut::WantedCut;
 use sextant_common::error::{Error, ErrorKind};
-use sextant_common::ids::{LoadId, TableId};
+use sextant_common::ids::{LoadId, PartitionId, TableId};
 use sextant_common::key::SlotMap;
 use sextant_common::limits;
 use sextant_environment::env::{error_of, status_of};
@@ -30,9 +30,11 @@ type MaintenanceReply = Result<Response<v1::MaintenanceReply>, Status>;
 impl AdminShell {
     async fn everywhere(&self, named: &[u32], work: Work<'_>) -> MaintenanceReply {
         let mut reply = v1::MaintenanceReply::default();
-        for (partition, result) in
-            maintenance::everywhere(self.context.partitions.values(), named, work).await
-        {
+        let results = maintenance::everywhere(self.context.partitions.values(), named, work).await;
+        if let Some(e) = refused_by_all(&results) {
+            return Err(status_of(e));
+        }
+        for (partition, result) in results {
             match result {
                 Ok(()) => reply.done.push(partition.0),
                 Err(e) => reply.errors.push(format!("partition {partition}: {e}")),
@@ -40,6 +42,18 @@ impl AdminShell {
         }
         Ok(Response::new(reply))
     }
+}
+
+/// What was asked makes no sense, wherever it was to be done.
+fn refused_by_all(results: &[(PartitionId, Result<(), Error>)]) -> Option<Error> {
+    let (_, first) = results.first()?;
+    let refusal = first.as_ref().err()?;
+    let is_senseless = matches!(refusal.kind, ErrorKind::Invalid | ErrorKind::UnknownTable);
+    let all_alike = || {
+        let is_it = |e: &Error| (e.kind, &e.message) == (refusal.kind, &refusal.message);
+        results.iter().all(|(_, result)| result.as_ref().err().is_some_and(is_it))
+    };
+    (is_senseless && all_alike()).then(|| refusal.clone())
 }
 
 fn piece(message: v1::LoadRequest, had_header: bool) -> Result<LoadPiece, Error> {
@@ -165,7 +179,9 @@ impl Admin for AdminShell {
     ) -> Result<Response<v1::TransferReply>, Status> {
         let v1::TransferRequest { partition, to } = request.into_inner();
         let handle = self.context.partition(partition).map_err(status_of)?;
-        let leader = maintenance::transfer(handle, to, &self.context.cluster).await.map_err(status_of)?;
+        let network = self.context.networks.get(&handle.shared.id);
+        let transferred = maintenance::transfer(handle, to, &self.context.cluster, network).await;
+        let leader = transferred.map_err(status_of)?;
         Ok(Response::new(v1::TransferReply { leader: leader.node, term: leader.term }))
     }
 

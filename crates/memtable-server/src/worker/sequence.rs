@@ -18,7 +18,7 @@ impl Worker {
 
     /// Proposes what is next: a command, or a group whose bits are out.
     pub(super) async fn sequence(&mut self) {
-        let Some(leading) = self.leading.as_mut().filter(|l| !l.is_handing_over()) else { return };
+        let Some(leading) = self.leading.as_mut().filter(|l| !l.has_stopped()) else { return };
         match leading.next_turn(&self.replica) {
             Turn::Nothing => {}
             Turn::Command(pending) => leading.propose_command(&self.replica, pending).await,

@@ -75,6 +75,28 @@ async fn a_leader_removes_itself_and_another_serves() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_handed_to_a_server_that_is_not_there() {
+    let mut c = Cluster::start().await;
+    c.write("before").await;
+    c.settled(&[1, 2, 3, 4]).await;
+    let leader = c.leader().await;
+    let gone = (leader + 1) % SERVERS;
+    c.caught_up(gone).await;
+    let term = c.partition(leader)["term"].clone();
+    c.stop_one(gone).await;
+    // Told at once, and not to try again: it has the whole log, but does not answer.
+    let refused = c.transfer(gone as u64 + 1).await.unwrap_err();
+    assert_eq!(refused.kind, ErrorKind::Invalid, "{refused}");
+    assert!(refused.message.contains("does not answer"), "{refused}");
+    c.write("after").await;
+    assert_eq!((c.leader().await, &c.partition(leader)["term"]), (leader, &term), "nobody was elected");
+    c.start_one(gone).await;
+    c.caught_up(gone).await;
+    assert_eq!(c.transfer(gone as u64 + 1).await.unwrap(), gone as u64 + 1);
+    c.check().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_could_cost_the_majority_is_refused() {
     let mut c = Cluster::start().await;
     c.write("k").await;

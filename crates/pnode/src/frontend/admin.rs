@@ -99,7 +99,7 @@ impl AdminService {
         let mut errors = Vec::new();
         for round in 1.. {
             errors.clear();
-            let mut is_refused = false;
+            let (mut is_refused, mut senseless) = (false, None);
             let part: Vec<u32> = missing.iter().copied().collect();
             let calls = core.memtables.iter().map(|(node, peer)| {
                 let asked = call(peer.admin.clone(), part.clone());
@@ -120,9 +120,15 @@ impl AdminService {
                         is_refused |=
                             is_its_own && !matches!(error.kind, ErrorKind::NotLeader | ErrorKind::Stopping);
                         errors.push(format!("memtable server {node}: {}", error.message));
+                        if is_its_own && matches!(error.kind, ErrorKind::Invalid | ErrorKind::UnknownTable) {
+                            senseless = Some(error);
+                        }
                     }
                     Err(_) => errors.push(format!("memtable server {node}: no answer in time")),
                 }
+            }
+            if let Some(error) = senseless.filter(|_| done.is_empty()) {
+                return Err(status_of(error));
             }
             missing.retain(|p| !done.contains(p));
             if missing.is_empty() {

@@ -234,4 +234,11 @@ fn the_next_expiry_is_the_earliest_that_may_still_come() {
     assert_eq!(n.partition.next_expiry(), Some(Tick(301)), "some of a table may have expired, and some not");
     n.tick(500);
     assert_eq!(n.partition.next_expiry(), None);
+    n.write(until("c", "1", 22_700));
+    n.write(until("d", "1", 22_600));
+    assert_eq!(
+        n.partition.next_expiry(),
+        Some(Tick(22_600)),
+        "what expired before the rest is not mixed up with it"
+    );
 }

@@ -2,7 +2,7 @@
 
 use sextant_common::error::Error;
 
-use super::{CATCH_UP_NS, DeviceLook, Done, Handover, Parting, Step, is_hopeless, next_step};
+use super::{CATCH_UP_NS, DeviceLook, Done, Handover, NEAR_ENTRIES, Parting, Step, is_hopeless, next_step};
 use crate::worker::leading::Leading;
 use crate::worker::leading::voters::Memberships;
 use crate::worker::replica::Replica;
@@ -27,28 +27,40 @@ impl Leading {
     /// To a voter, when it has the whole log.
     pub fn hand_over(&mut self, replica: &Replica, to: u64, why: &'static str, done: Done) {
         let until_ns = replica.shared.env.clock.grantor_ns() + CATCH_UP_NS;
-        self.handover = Some(Handover { to, until_ns, why, done });
+        self.handover = Some(Handover { to, until_ns, has_stopped: false, why, done });
     }
 
-    /// Whether no new entries are to be proposed.
     pub fn is_handing_over(&self) -> bool {
         self.handover.is_some()
     }
 
+    /// Whether no new entries are to be proposed.
+    pub fn has_stopped(&self) -> bool {
+        self.handover.as_ref().is_some_and(|handover| handover.has_stopped)
+    }
+
     /// Whether it is time to let go.
     pub fn parting(&mut self, replica: &Replica) -> Option<Parting> {
-        if let Some(Handover { to, until_ns, why, done }) = self.handover.take() {
-            let is_ready = self.sequencer.proposal.is_none()
+        if let Some(Handover { to, until_ns, has_stopped, why, done }) = self.handover.take() {
+            let lacks = replica.matched(to).map(|index| replica.partition.last().index.saturating_sub(index));
+            let has_stopped = has_stopped || lacks.is_some_and(|entries| entries <= NEAR_ENTRIES);
+            let is_ready = has_stopped
+                && self.sequencer.proposal.is_none()
                 && replica.queue.is_empty()
-                && replica.matched(to).is_some_and(|index| index >= replica.partition.last().index);
+                && lacks == Some(0);
             match next_step(is_ready, replica.shared.env.clock.grantor_ns(), until_ns) {
                 Step::Go => {
                     return Some(Parting { heir: to, why, done: Some(done) });
                 }
-                Step::Wait => self.handover = Some(Handover { to, until_ns, why, done }),
+                Step::Wait => {
+                    self.handover = Some(Handover { to, until_ns, has_stopped, why, done });
+                }
                 Step::GiveUp => {
-                    let e = format!("node {to} does not catch up with the log: leadership stays here");
-                    let _ = done.send(Err(Error::unavailable(e)));
+                    // (Whoever asks again at once would stop the writes again.)
+                    let e = format!(
+                        "memtable server {to} does not catch up with the log: the leadership stays where it is"
+                    );
+                    let _ = done.send(Err(Error::invalid(e)));
                 }
             }
         }
