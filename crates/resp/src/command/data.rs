@@ -82,7 +82,7 @@ pub(super) fn decode(id: Id, command: &Command<'_>, database: Database) -> Resul
         Id::Rename => rename(command, true, SetReply::Status),
         Id::Renamenx => rename(command, false, SetReply::Number),
         Id::Copy => copy(command, database),
-        Id::Mset => Ok(Request::MultiSet(pairs(command, "mset")?)),
+        Id::Mset => Ok(multi_set(pairs(command, "mset")?)),
         Id::Object => object(command),
         Id::Memory => super::diagnosis::memory(command),
         _ => Err(errors::wrong_arity("unknown")),
@@ -160,6 +160,20 @@ fn pairs(command: &Command<'_>, name: &str) -> Result<Vec<(Bytes, Bytes)>, Reply
         }
     }
     Ok(pairs)
+}
+
+/// Of one key it is an ordinary set, which goes with others.
+fn multi_set(mut pairs: Vec<(Bytes, Bytes)>) -> Request {
+    match pairs.pop() {
+        Some((key, value)) if pairs.is_empty() => {
+            let put = Put { key, value, lifetime: Lifetime::Unlimited };
+            Request::Set { put, condition: SetCondition::Always, reply: SetReply::Status }
+        }
+        last => {
+            pairs.extend(last);
+            Request::MultiSet(pairs)
+        }
+    }
 }
 
 fn put(command: &Command<'_>, (key_at, value_at): (usize, usize), lifetime: Lifetime) -> Result<Put, Reply> {

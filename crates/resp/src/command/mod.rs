@@ -16,6 +16,7 @@ mod errors;
 mod execution;
 mod hello;
 mod help;
+mod increments;
 mod info;
 mod introspection;
 mod looks;

@@ -16,6 +16,7 @@ use tokio::sync::oneshot::Receiver;
 use super::ahead::Ahead;
 use super::atomic;
 use super::errors::store_error;
+use super::increments::Increments;
 use super::objects::{self, RowDone};
 use super::request::Request;
 use super::transaction::Queued;
@@ -174,8 +175,17 @@ impl<S: Store> RowRun<S> {
 
     async fn as_batch(&self, requests: Vec<Request>) -> Left {
         let has_put = requests.iter().any(Request::is_put);
+        let (store, lane) = (&self.shared.store, self.lane);
+        let summed = match Increments::of(&requests) {
+            Some(increments) => increments.run(store, lane).await,
+            None => Ok(None),
+        };
         let commands: Vec<Queued> = requests.into_iter().map(Queued::Ask).collect();
-        match atomic::run_as_batch(&self.shared.store, &commands, self.lane).await {
+        let done = match summed {
+            Ok(None) => atomic::run_as_batch(store, &commands, lane).await,
+            done => done,
+        };
+        match done {
             Ok(Some(replies)) => return Left::Replies(replies.into_iter()),
             // One of them does not go with what is there, or they are too much together.
             Ok(None) => {}

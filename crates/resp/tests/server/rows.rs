@@ -58,6 +58,35 @@ async fn changes_of_one_key_are_one_batch_with_a_reply_for_each() {
 }
 
 #[tokio::test]
+async fn increments_of_one_number_are_one_change_and_each_is_told_what_it_left() {
+    let store = MemoryStore::new(false);
+    let server = start(store.clone(), config()).await;
+    let mut client = Raw::connect(server.local_addr()).await;
+    let before = store.writes();
+    client.ask(b"incr n\r\nincrby n 5\r\nincr n\r\nincrby n 0\r\n", b":1\r\n:6\r\n:7\r\n:7\r\n").await;
+    client.ask(b"decr n\r\ndecrby n 10\r\ndecr n\r\n", b":6\r\n:-4\r\n:-5\r\n").await;
+    assert_eq!(store.writes() - before, 2);
+    client.ask(b"incr n\r\ndecrby n 2\r\nincr n\r\n", b":-4\r\n:-6\r\n:-5\r\n").await;
+    assert_eq!(store.writes() - before, 3, "to and fro: as they are");
+    // As far as each of them goes.
+    let far = i64::MAX - 2;
+    client.ask(format!("set n {far}\r\n").as_bytes(), b"+OK\r\n").await;
+    let overflow = "-ERR increment or decrement would overflow\r\n";
+    let expected = format!(":{}\r\n:{}\r\n{overflow}{overflow}", far + 1, far + 2);
+    client.ask(b"incr n\r\nincr n\r\nincr n\r\nincr n\r\n", expected.as_bytes()).await;
+    let most = i64::MAX.to_string();
+    let asked = format!("set n -1\r\nget n\r\nincrby n {most}\r\nincrby n 1\r\nincrby n 1\r\n");
+    let expected = format!("+OK\r\n$2\r\n-1\r\n:{}\r\n:{most}\r\n{overflow}", i64::MAX - 1);
+    client.ask(asked.as_bytes(), expected.as_bytes()).await;
+    // What they keep, and what they do not go with.
+    client.ask(b"set n 1 ex 100\r\n", b"+OK\r\n").await;
+    client.ask(b"incr n\r\nincr n\r\nttl n\r\n", b":2\r\n:3\r\n:100\r\n").await;
+    let no_number = "-ERR value is not an integer or out of range\r\n";
+    client.ask(b"set n x\r\n", b"+OK\r\n").await;
+    client.ask(b"incr n\r\nincr n\r\n", no_number.repeat(2).as_bytes()).await;
+}
+
+#[tokio::test]
 async fn one_that_does_not_go_with_what_is_there_keeps_no_other_from_taking_effect() {
     let store = MemoryStore::new(false);
     let server = start(store.clone(), config()).await;
