@@ -18,6 +18,7 @@ pub(super) const NOT_AN_INTEGER: Reply =
     Reply::Error(Bytes::from_static(b"ERR value is not an integer or out of range"));
 
 pub(super) const NOT_A_FLOAT: Reply = Reply::Error(Bytes::from_static(b"ERR value is not a valid float"));
+pub(super) const NO_SUCH_KEY: Reply = Reply::Error(Bytes::from_static(b"ERR no such key"));
 pub(super) const WRONG_TYPE: Reply =
     Reply::Error(Bytes::from_static(b"WRONGTYPE Operation against a key holding the wrong kind of value"));
 pub(super) const TOO_LONG: Reply =

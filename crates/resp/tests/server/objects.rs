@@ -388,3 +388,40 @@ async fn large_objects_come_in_pages_and_the_third_protocol_has_types() {
     )
     .await;
 }
+
+#[tokio::test]
+async fn what_makes_no_sense_is_said_when_there_is_an_object_to_use_it_on() {
+    const NO_INTEGER: &str = "-ERR value is not an integer or out of range|";
+    const OUT_OF_RANGE: &str =
+        "-ERR value is out of range, value must between -9223372036854775807 and 9223372036854775807|";
+    let (_server, mut client) = connected().await;
+    check(
+        &mut client,
+        &[
+            ("RPUSH l a", ":1|"),
+            ("SADD s a", ":1|"),
+            ("HSET h f v", ":1|"),
+            ("LINDEX nosuch x", "$-1|"),
+            ("LINDEX l x", NO_INTEGER),
+            ("LINDEX s x", WRONG),
+            ("LSET nosuch x y", "-ERR no such key|"),
+            ("LSET l x y", NO_INTEGER),
+            ("LSET s x y", WRONG),
+            ("SSCAN nosuch 0 FOO", "*2|$1|0|*0|"),
+            ("HSCAN nosuch 0 COUNT x", "*2|$1|0|*0|"),
+            ("ZSCAN s 0 FOO", WRONG),
+            ("SSCAN s 0 FOO", "-ERR syntax error|"),
+            ("SSCAN nosuch x", "-ERR invalid cursor|"),
+            ("MULTI", "+OK|"),
+            ("LINDEX l x", "+QUEUED|"),
+            ("LINDEX l 0", "+QUEUED|"),
+            ("EXEC", "*2|-ERR value is not an integer or out of range|$1|a|"),
+            ("HRANDFIELD h -9223372036854775808", OUT_OF_RANGE),
+            ("SRANDMEMBER nosuch -9223372036854775808", OUT_OF_RANGE),
+            ("HRANDFIELD h 9223372036854775807 WITHVALUES", "-ERR value is out of range|"),
+            ("HRANDFIELD h 9223372036854775807 x", "-ERR syntax error|"),
+            ("HRANDFIELD h 9223372036854775807", "*1|$1|f|"),
+        ],
+    )
+    .await;
+}

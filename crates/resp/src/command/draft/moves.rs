@@ -7,6 +7,7 @@ use sextant_common::object::{Header, Tag, element_bytes_max, element_key, elemen
 use sextant_common::operation::{Lifetime, Record};
 
 use super::{Carried, Draft, damaged, header_of};
+use crate::command::errors::NO_SUCH_KEY;
 use crate::command::execution::set_reply;
 use crate::command::request::{Move, SetReply};
 use crate::frame::Reply;
@@ -15,9 +16,9 @@ use crate::store::Store;
 impl<S: Store> Draft<'_, S> {
     pub(super) async fn carry_over(&mut self, moved: &Move) -> Carried<Reply> {
         let Move { from, to, copies, replaces, reply } = moved;
-        let Some(cell) = self.cells.get(from) else { return Ok(Reply::error("ERR no such key")) };
+        let Some(cell) = self.cells.get(from) else { return Ok(NO_SUCH_KEY) };
         let Some(record) = cell.record.clone() else {
-            return Ok(if *copies { Reply::Integer(0) } else { Reply::error("ERR no such key") });
+            return Ok(if *copies { Reply::Integer(0) } else { NO_SUCH_KEY });
         };
         let lifetime = match cell.lifetime {
             Lifetime::Kept => record.expires_at.map_or(Lifetime::Unlimited, Lifetime::Until),

@@ -7,13 +7,14 @@ use sextant_common::object::element_bytes_max;
 use sextant_common::operation::{Update, parse_decimal};
 
 use super::super::data::{integer, key};
-use super::super::errors::{self, NOT_A_FLOAT, NOT_AN_INTEGER, SYNTAX, store_error};
+use super::super::errors::{self, NO_SUCH_KEY, NOT_A_FLOAT, NOT_AN_INTEGER, SYNTAX, store_error};
 use super::super::is;
 use super::super::scan::glob;
 use super::decode_sorted::sorted;
 use super::hash::{Hash, Part};
 use super::list::{End, Find, List};
-use super::pages::Page;
+use super::pages::{Page, no_page};
+use super::senseless::Senseless;
 use super::set::{Combination, Set};
 use super::several;
 use super::{Command as What, Object};
@@ -25,7 +26,12 @@ use crate::store::Position;
 
 pub(super) type Decoded<T> = Result<T, Reply>;
 
+const INVALID_CURSOR: Reply = Reply::Error(Bytes::from_static(b"ERR invalid cursor"));
 const NOT_POSITIVE: Reply = Reply::Error(Bytes::from_static(b"ERR value is out of range, must be positive"));
+
+const OUT_OF_RANGE: Reply = Reply::Error(Bytes::from_static(
+    b"ERR value is out of range, value must between -9223372036854775807 and 9223372036854775807",
+));
 
 /// Elements that a page has, if it is not said how many (Redis' figure), and at the most.
 const COUNT_DEFAULT: u64 = 10;
@@ -39,15 +45,9 @@ pub(in super::super) fn decode<S>(
 ) -> Decoded<Object> {
     let places = spec.key_places(command).into_iter();
     let keys = places.map(|at| key(command, at)).collect::<Decoded<Vec<_>>>()?;
-    let what = match (spec.id, spec.of) {
-        (Id::Hscan, _) => What::Page(page(Kind::Hash, command, shared)?),
-        (Id::Sscan, _) => What::Page(page(Kind::Set, command, shared)?),
-        (Id::Zscan, _) => What::Page(page(Kind::SortedSet, command, shared)?),
-        (id, Family::Hash) => What::Hash(hash(id, spec.name, command)?),
-        (id, Family::Set) => What::Set(set(id, command)?),
-        (_, Family::List | Family::Sorted) if several::names_several(spec) => several::decode(spec, command)?,
-        (id, Family::List) => What::List(list(id, spec.name, command)?),
-        (id, _) => What::Sorted(sorted(id, command)?),
+    let what = match command_of(spec, command, shared) {
+        Err(error) => What::Senseless(senseless(spec.id, error)?),
+        what => what?,
     };
     let bytes = (0..command.len()).map(|at| command.arg(at).len()).sum();
     let writes = spec.flags.contains(&"write");
@@ -59,6 +59,32 @@ pub(in super::super) fn decode<S>(
         _ => None,
     };
     Ok(Object { keys, writes, bytes, arguments, command: what, asked, hints: shared.hints.clone() })
+}
+
+fn command_of<S>(spec: &Spec, command: &Command<'_>, shared: &Shared<S>) -> Decoded<What> {
+    Ok(match (spec.id, spec.of) {
+        (Id::Hscan, _) => What::Page(page(Kind::Hash, command, shared)?),
+        (Id::Sscan, _) => What::Page(page(Kind::Set, command, shared)?),
+        (Id::Zscan, _) => What::Page(page(Kind::SortedSet, command, shared)?),
+        (id, Family::Hash) => What::Hash(hash(id, spec.name, command)?),
+        (id, Family::Set) => What::Set(set(id, command)?),
+        (_, Family::List | Family::Sorted) if several::names_several(spec) => several::decode(spec, command)?,
+        (id, Family::List) => What::List(list(id, spec.name, command)?),
+        (id, _) => What::Sorted(sorted(id, command)?),
+    })
+}
+
+/// Of commands that look at their arguments only when there is an object to use them on. Others end at once.
+fn senseless(id: Id, error: Reply) -> Decoded<Senseless> {
+    let of = |kind, absent, error| Ok(Senseless { kind, absent, error });
+    match id {
+        Id::Lindex => of(Kind::List, Reply::Nil, error),
+        Id::Lset => of(Kind::List, NO_SUCH_KEY, error),
+        Id::Hscan if error != INVALID_CURSOR => of(Kind::Hash, no_page(), error),
+        Id::Sscan if error != INVALID_CURSOR => of(Kind::Set, no_page(), error),
+        Id::Zscan if error != INVALID_CURSOR => of(Kind::SortedSet, no_page(), error),
+        _ => Err(error),
+    }
 }
 
 /// A field or a member.
@@ -119,11 +145,22 @@ pub(super) fn chosen(command: &Command<'_>, with: &str) -> Decoded<(Option<i64>,
     if command.len() < 3 {
         return Ok((None, false));
     }
-    let count = integer(command, 2)?;
+    let count = count(command)?;
     match command.len() {
         3 => Ok((Some(count), false)),
-        4 if is(command.arg(3), with) => Ok((Some(count), true)),
+        4 if !is(command.arg(3), with) => Err(SYNTAX),
+        // (Each comes as two.)
+        4 if count.unsigned_abs() > i64::MAX as u64 / 2 => Err(Reply::error("ERR value is out of range")),
+        4 => Ok((Some(count), true)),
         _ => Err(SYNTAX),
+    }
+}
+
+/// How many are to be chosen.
+fn count(command: &Command<'_>) -> Decoded<i64> {
+    match integer(command, 2)? {
+        i64::MIN => Err(OUT_OF_RANGE),
+        count => Ok(count),
     }
 }
 
@@ -150,7 +187,7 @@ fn set(id: Id, command: &Command<'_>) -> Decoded<Set> {
         Id::Spop => Set::Pop(positive(command, SYNTAX)?),
         Id::Srandmember => match command.len() {
             2 => Set::Random(None),
-            3 => Set::Random(Some(integer(command, 2)?)),
+            3 => Set::Random(Some(count(command)?)),
             _ => return Err(SYNTAX),
         },
         Id::Smove => {
@@ -232,10 +269,7 @@ fn find(command: &Command<'_>) -> Decoded<Find> {
                 ));
             }
             if find.rank == i64::MIN {
-                return Err(Reply::error(
-                    "ERR value is out of range, value must between \
-                     -9223372036854775807 and 9223372036854775807",
-                ));
+                return Err(OUT_OF_RANGE);
             }
         } else if is(option, "count") {
             find.count = Some(not_negative(command, at + 1, "ERR COUNT can't be negative")?);
@@ -249,7 +283,6 @@ fn find(command: &Command<'_>) -> Decoded<Find> {
 }
 
 fn page<S>(kind: Kind, command: &Command<'_>, shared: &Shared<S>) -> Decoded<Page> {
-    const INVALID_CURSOR: Reply = Reply::Error(Bytes::from_static(b"ERR invalid cursor"));
     let text = std::str::from_utf8(command.arg(2)).ok();
     let number: u64 = text.and_then(|text| text.parse().ok()).ok_or(INVALID_CURSOR)?;
     let (mut pattern, mut count) = (None, COUNT_DEFAULT);

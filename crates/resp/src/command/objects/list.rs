@@ -8,6 +8,7 @@ use sextant_common::object::{Header, LIST_MIDDLE, Tag, element_key};
 use sextant_common::{Error, Result};
 
 use super::super::draft::{Carried, Draft};
+use super::super::errors::NO_SUCH_KEY;
 use crate::frame::Reply;
 use crate::store::{ElementRange, Store};
 
@@ -117,7 +118,7 @@ impl List {
                 read(draft, key, &header, at, at + 1).await?.pop().map_or(Reply::Nil, Reply::Bulk)
             }
             List::Set(index, value) => {
-                let Some(header) = found else { return Ok(Reply::error("ERR no such key")) };
+                let Some(header) = found else { return Ok(NO_SUCH_KEY) };
                 if !is_inside(*index, header.count) {
                     return Ok(Reply::error("ERR index out of range"));
                 }

@@ -14,6 +14,7 @@ mod list;
 mod look;
 mod pages;
 mod quick;
+mod senseless;
 mod set;
 mod several;
 mod sorted;
@@ -93,6 +94,7 @@ enum Command {
     Page(pages::Page),
     Combined(combined::Combined),
     First(first::First),
+    Senseless(senseless::Senseless),
 }
 
 impl Object {
@@ -105,6 +107,7 @@ impl Object {
             Command::Page(command) => command.carry_out(&self.keys[0], draft).await,
             Command::Combined(command) => command.carry_out(&self.keys, draft).await,
             Command::First(command) => command.carry_out(&self.keys, draft).await,
+            Command::Senseless(command) => command.carry_out(&self.keys[0], draft),
         }
     }
 

@@ -28,12 +28,18 @@ pub(super) struct Page {
     pub env: Env,
 }
 
+fn reply(cursor: u64, elements: Vec<Reply>) -> Reply {
+    Reply::Array(vec![Reply::Bulk(Bytes::from(cursor.to_string())), Reply::Array(elements)])
+}
+
+/// Of an object that is not there.
+pub(super) fn no_page() -> Reply {
+    reply(0, vec![])
+}
+
 impl Page {
     pub async fn carry_out<S: Store>(&self, key: &Bytes, draft: &mut Draft<'_, S>) -> Carried<Reply> {
-        let reply = |cursor: u64, elements| {
-            Reply::Array(vec![Reply::Bulk(Bytes::from(cursor.to_string())), Reply::Array(elements)])
-        };
-        let Some(header) = draft.object(key, self.kind)? else { return Ok(reply(0, vec![])) };
+        let Some(header) = draft.object(key, self.kind)? else { return Ok(no_page()) };
         let tag = match self.kind {
             Kind::Hash => Tag::Field,
             Kind::Set => Tag::Member,
