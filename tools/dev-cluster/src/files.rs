@@ -1,6 +1,6 @@
 //! `cluster.toml`: what a data directory remembers of its cluster.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -141,6 +141,9 @@ impl ClusterFile {
                 members.push(Member { role, index, addr: server.addr, http, resp: None, admin: None });
             }
         }
+        if options.placement.is_none() {
+            check_apart(&members)?;
+        }
         members.sort_by_key(|m| match m.role {
             Role::Sstable => (0, m.index),
             Role::Memtable => (1, m.index),
@@ -175,6 +178,31 @@ impl ClusterFile {
 
 pub fn port_of(addr: &str) -> Option<u16> {
     addr.rsplit_once(':')?.1.parse().ok()
+}
+
+/// Ports that are given count up, and may run into each other.
+fn check_apart(members: &[Member]) -> Result<()> {
+    let mut taken: BTreeMap<u16, String> = BTreeMap::new();
+    for member in members {
+        let Member { role, index, addr, http, resp, admin } = member;
+        let ports = [
+            ("grpc", Some(addr)),
+            ("http", Some(http)),
+            ("resp", resp.as_ref()),
+            ("administration", admin.as_ref()),
+        ];
+        for (kind, addr) in ports {
+            let Some(port) = addr.and_then(|addr| port_of(addr)) else { continue };
+            let name = format!("{} {} ({kind})", role.name(), index + 1);
+            if let Some(other) = taken.insert(port, name.clone()) {
+                return Err(Error::invalid(format!(
+                    "port {port} is that of {other} and of {name}: ports count up from server to server, so leave room between \
+                     those that are given"
+                )));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// First port of p-nodes' administration: as a p-node chooses it by itself. 0: free ports.
@@ -221,6 +249,20 @@ mod tests {
             .flatten()
             .collect();
         assert_eq!(all.len(), 8 * 2 + 2 * 2, "no port is used twice");
+    }
+
+    #[tokio::test]
+    async fn given_ports_that_run_into_each_other_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let env = Env::real();
+        let options =
+            DevOptions { resp_port: 7540, grpc_port: 7541, http_port: 0, ..DevOptions::new(dir.path()) };
+        let mut file = ClusterFile::read_or_create(&env, &options).await.unwrap();
+        let refused = file.members(&env, &options).await.unwrap_err();
+        let said = "port 7541 is that of pnode 1 (grpc) and of pnode 2 (resp): ";
+        assert!(refused.message.starts_with(said), "{refused}");
+        let apart = DevOptions { grpc_port: 7542, ..options };
+        assert_eq!(file.members(&env, &apart).await.unwrap().len(), 8);
     }
 
     #[tokio::test]

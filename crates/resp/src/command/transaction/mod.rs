@@ -2,28 +2,28 @@
 //!
 //! Owns what is queued and what is watched, and the room that this takes. How a transaction takes effect is [`super::atomic`]'s.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+mod watched;
+
+use std::sync::Arc;
 
 use bytes::Bytes;
-use sextant_common::ids::Seq;
 use sextant_common::limits::{BATCH_BYTES_MAX, BATCH_OPS_MAX};
-use sextant_common::{Error, Result};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::request::Request;
 use super::{Action, Conversation, data};
 use crate::command_table::{Access, Id};
 use crate::frame::{Command, Reply};
-use crate::queued::{Held, Piece, QueuedRoom};
+use crate::queued::{Held, QueuedRoom};
 use crate::shared::Shared;
+
+pub(super) use watched::absent_of;
+pub(crate) use watched::{UnderWatch, Watched};
 
 /// What a queued command, or a watched key, takes beside its bytes.
 const QUEUED_BYTES: usize = 256;
 /// What a connection may watch: keys, and what they take.
 const WATCHED_BYTES_MAX: usize = 1024 * 1024;
-/// Keys of a command, each of which is compared with all that are watched.
-const UNDER_WATCH_KEYS_MAX: usize = 64;
 
 /// Of one connection.
 #[derive(Debug, Default)]
@@ -83,66 +83,6 @@ pub(crate) enum Queued {
     /// It has nothing to do with keys, or has no sense.
     Known(Reply),
     Ask(Request),
-}
-
-/// The keys of a `WATCH`, and the versions that it found: those that a transaction wants to find again. None: not yet, or it failed.
-#[derive(Debug)]
-pub(crate) struct Watched {
-    /// Copies: nothing else of the command is kept.
-    pub keys: Box<[Bytes]>,
-    /// 0: the key does not exist.
-    pub seen: OnceLock<Vec<Seq>>,
-    /// A command of the connection met something else. (A key that did not exist may not exist again: versions do not show that.)
-    met_another: AtomicBool,
-    /// It may be looked for after it is not watched any more.
-    _room: Option<Piece>,
-}
-
-impl Watched {
-    /// Whether it is one of them, and did not exist as far as is known.
-    fn may_come_and_go(&self, key: &[u8]) -> bool {
-        match self.seen.get() {
-            Some(_) => self.absent(key).is_some(),
-            None => self.keys.iter().any(|watched| watched == key),
-        }
-    }
-
-    /// It, if it is one of them and did not exist.
-    fn absent(&self, key: &[u8]) -> Option<&Bytes> {
-        let mut seen = self.keys.iter().zip(self.seen.get()?);
-        seen.find(|(watched, seq)| *watched == key && **seq == Seq(0)).map(|(watched, _)| watched)
-    }
-
-    pub fn met_another(&self) {
-        self.met_another.store(true, Ordering::Relaxed);
-    }
-
-    /// What a transaction expects of them. None: that has not been so all the time.
-    pub fn expected(&self) -> Result<Option<impl Iterator<Item = (&Bytes, Seq)>>> {
-        let seen = self
-            .seen
-            .get()
-            .ok_or_else(|| Error::invalid("nothing took effect: the keys to watch could not be read"))?;
-        let is_as_it_was = !self.met_another.load(Ordering::Relaxed);
-        Ok(is_as_it_was.then(|| self.keys.iter().zip(seen).map(|(key, seq)| (key, *seq))))
-    }
-}
-
-/// A command on keys that its connection watches and that did not exist when that began: does it still meet that?
-#[derive(Debug)]
-pub(crate) struct UnderWatch {
-    pub request: Request,
-    pub watched: Vec<Arc<Watched>>,
-}
-
-/// Those keys of a request that are watched and did not exist.
-pub(super) fn absent_of<'w>(watched: &'w [Arc<Watched>], request: &Request) -> Vec<(&'w Bytes, Seq)> {
-    let mut absent = Vec::new();
-    request.for_each_key(&mut |key| {
-        let key = watched.iter().find_map(|watched| watched.absent(key));
-        absent.extend(key.map(|key| (key, Seq(0))));
-    });
-    absent
 }
 
 /// What `EXEC` is to do.
@@ -205,32 +145,7 @@ impl Transactions {
 
     /// What is to be done, if that may meet a key that is watched and did not exist.
     pub fn under_watch(&self, request: Request) -> Request {
-        let comes_later = matches!(
-            request,
-            Request::Watch(_)
-                | Request::Transaction(_)
-                | Request::Waiting(_)
-                | Request::Scan(_)
-                | Request::Whole(_)
-                | Request::UnderWatch(_)
-        );
-        if self.watched.is_empty() || comes_later {
-            return request;
-        }
-        let mut keys = 0;
-        request.for_each_key(&mut |_| keys += 1);
-        if keys > UNDER_WATCH_KEYS_MAX {
-            return request;
-        }
-        let mut watched: Vec<Arc<Watched>> = Vec::new();
-        request.for_each_key(&mut |key| {
-            let of_key = self.watched.iter().filter(|watched| watched.may_come_and_go(key));
-            watched.extend(of_key.cloned());
-        });
-        if watched.is_empty() {
-            return request;
-        }
-        Request::UnderWatch(Box::new(UnderWatch { request, watched }))
+        watched::under_watch(&self.watched, request)
     }
 
     /// Since when it holds what others may have to do without. `is_scarce`: the room of all connections is.
@@ -313,12 +228,7 @@ impl Transactions {
             self.watches_too_much = true;
             return Err(Reply::error(format!("{why}: the next transaction will be discarded")));
         }
-        let watched = Arc::new(Watched {
-            keys: keys.iter().map(|key| Bytes::copy_from_slice(key)).collect(),
-            seen: OnceLock::new(),
-            met_another: AtomicBool::new(false),
-            _room: self.watched_room.newest(),
-        });
+        let watched = Arc::new(Watched::new(keys, self.watched_room.newest()));
         self.watched.push(watched.clone());
         Ok(watched)
     }
