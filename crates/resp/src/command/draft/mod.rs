@@ -5,6 +5,7 @@
 
 mod elements;
 mod moves;
+mod ranges;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -80,7 +81,7 @@ pub(super) struct Draft<'s, S> {
     /// Of those names.
     known_bytes: usize,
     /// Ranges that were read, of commands that may come back to them.
-    fetched: Vec<elements::Fetched>,
+    fetched: Vec<ranges::Fetched>,
     /// Versions that were given here: nothing of them is stored.
     fresh: HashSet<u64>,
     /// What was read of stored elements.
