@@ -7,7 +7,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, Registry};
 
 /// What is logged if nobody says.
-const DEFAULT: &str = "info,openraft=error,h2=warn";
+const DEFAULT: &str = "info,openraft=error,h2=error";
 
 /// Installs the subscriber once per process; later calls do nothing.
 pub fn init() {

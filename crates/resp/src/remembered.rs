@@ -1,13 +1,13 @@
 //! Replies to reads of objects, remembered for as long as the objects are as they were.
 //!
-//! Owns the replies, encoded, each with the header that its object had. Every change of an object writes its header: whoever finds
-//! the same version under the key, just now, may give the same reply. Does not own how a header is found.
+//! Owns the replies, encoded, each with the header that its object had. Every write to an object writes its header: whoever finds
+//! the same version under the key, just now, and that nothing was loaded since, may give the same reply. Does not own how that is found.
 
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 
 use bytes::{Bytes, BytesMut};
-use quick_cache::Weighter;
 use quick_cache::sync::{Cache, DefaultLifecycle};
+use quick_cache::{OptionsBuilder, Weighter};
 use sextant_common::database::Database;
 use sextant_common::ids::Seq;
 use sextant_common::operation::Record;
@@ -22,6 +22,9 @@ use crate::replies::SHORT_BYTES;
 const ASKED_BYTES_MAX: usize = 512;
 /// What an entry takes beside its bytes.
 const ENTRY_BYTES: usize = 192;
+/// Parts of the map, each with a lock of its own.
+const SHARD_BYTES_MIN: usize = 16 * SHORT_BYTES;
+const SHARDS_MAX: usize = 16;
 /// For the first size of the map.
 const TYPICAL_ENTRY_BYTES: usize = 1024;
 
@@ -90,12 +93,13 @@ impl Hasher for Hashed {
 struct Answer {
     seq: Seq,
     header: Bytes,
+    loaded: u64,
     reply: Bytes,
 }
 
 impl Answer {
-    fn is_of(&self, header: &Record) -> bool {
-        self.seq == header.seq && self.header == header.value
+    fn is_of(&self, header: &Record, loaded: u64) -> bool {
+        self.seq == header.seq && self.header == header.value && self.loaded == loaded
     }
 }
 
@@ -116,32 +120,38 @@ pub(crate) struct Remembered {
 
 impl Remembered {
     pub fn new(bytes_max: usize) -> Self {
-        let cache = |bytes: usize| {
-            Cache::with(
-                bytes / TYPICAL_ENTRY_BYTES,
-                bytes as u64,
-                Weight,
-                BuildHasherDefault::default(),
-                DefaultLifecycle::default(),
-            )
+        let mut options = OptionsBuilder::new();
+        options.estimated_items_capacity(bytes_max / TYPICAL_ENTRY_BYTES);
+        options.weight_capacity(bytes_max as u64);
+        // (Each has room for several of the longest.)
+        options.shards((bytes_max / SHARD_BYTES_MIN).clamp(1, SHARDS_MAX));
+        let cache = |options| {
+            Cache::with_options(options, Weight, BuildHasherDefault::default(), DefaultLifecycle::default())
         };
-        Self { answers: (bytes_max > 0).then(|| cache(bytes_max)) }
+        let options = options.build().ok().filter(|_| bytes_max > 0);
+        Self { answers: options.map(cache) }
     }
 
     pub fn remembers_any(&self) -> bool {
         self.answers.is_some()
     }
 
-    /// The reply, if there was one of the same header. That is asked for only if there was one at all.
-    pub fn find(&self, asked: &Asked, header: impl FnOnce() -> Option<Record>) -> Option<Reply> {
+    /// The reply, if there was one of the same header, and nothing was loaded since ([`Store::loaded`](crate::Store::loaded)). That is
+    /// looked up, in this order, only if there was one at all: so it cannot be older than the reply.
+    pub fn find(
+        &self,
+        asked: &Asked,
+        header: impl FnOnce() -> Option<Record>,
+        loaded: impl FnOnce() -> u64,
+    ) -> Option<Reply> {
         let answer = self.answers.as_ref()?.get(asked)?;
         let header = header()?;
-        let holds = answer.is_of(&header) || mutant::active(Mutant::RemembersWithoutVersion);
+        let holds = answer.is_of(&header, loaded()) || mutant::active(Mutant::RemembersWithoutVersion);
         holds.then_some(Reply::Encoded(answer.reply))
     }
 
-    /// This was the reply while the object had this header, and no other.
-    pub fn note(&self, asked: Asked, header: &Record, reply: &Reply) {
+    /// This was the reply while the object had this header, and no other, and nothing was loaded.
+    pub fn note(&self, asked: Asked, header: &Record, loaded: u64, reply: &Reply) {
         let Some(answers) = &self.answers else { return };
         if reply.is_error() || reply.size() > SHORT_BYTES {
             return;
@@ -152,6 +162,7 @@ impl Remembered {
         let answer = Answer {
             seq: header.seq,
             header: Bytes::copy_from_slice(&header.value),
+            loaded,
             reply: Bytes::copy_from_slice(&encoded),
         };
         answers.insert(asked, answer);

@@ -122,6 +122,12 @@ pub trait Store: Clone + Send + Sync + 'static {
         None
     }
 
+    /// Another one whenever records of the key's partition, also of elements of objects, may be others without having been written: they
+    /// were loaded. (It may be another one for less.)
+    fn loaded(&self, _key: &[u8]) -> u64 {
+        0
+    }
+
     /// `missed`: of a look at this key, taken when everything that had to come before this read had.
     fn get(&self, key: Bytes, missed: Self::Missed) -> impl Future<Output = Result<Option<Record>>> + Send;
 

@@ -208,6 +208,15 @@ fn give_space(c: &Cluster) {
     (0..3).for_each(|i| c.memtable_disk(i).set_capacity(None));
 }
 
+/// All replicas come to the same, nobody has ended, and nothing is lost: now, and after a crash.
+async fn ends_well(mut c: Cluster, acknowledged: &[String]) {
+    converged(&c).await;
+    all_there(&c, acknowledged).await;
+    assert_nobody_ended(&c);
+    all_there_after_a_crash(&mut c, acknowledged).await;
+    c.shutdown().await;
+}
+
 /// What was acknowledged while disks were full is on disks.
 async fn all_there_after_a_crash(c: &mut Cluster, acknowledged: &[String]) {
     c.crash_memtable(&[0, 1, 2]).await;
@@ -245,11 +254,7 @@ async fn a_leader_whose_log_is_full_hands_over_and_follows_later() {
     for at in 0..PARTITIONS {
         acknowledged.extend(put_all(&c, at, 4000..4010).await);
     }
-    converged(&c).await;
-    all_there(&c, &acknowledged).await;
-    assert_nobody_ended(&c);
-    all_there_after_a_crash(&mut c, &acknowledged).await;
-    c.shutdown().await;
+    ends_well(c, &acknowledged).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -331,11 +336,7 @@ async fn a_flush_frees_the_full_log_of_a_follower_though_no_space_comes_back() {
     c.maintain(Maintenance::Flush, "").await;
     converged(&c).await;
     acknowledged.extend(put_all(&c, 0, 5000..5010).await);
-    converged(&c).await;
-    all_there(&c, &acknowledged).await;
-    assert_nobody_ended(&c);
-    all_there_after_a_crash(&mut c, &acknowledged).await;
-    c.shutdown().await;
+    ends_well(c, &acknowledged).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -11,6 +11,11 @@ use futures::stream::BoxStream;
 use sextant_client::{
     Client, EndLoad, Error, ErrorKind, LoadId, LoadPart, LoadRecord, LoadState, PartitionId, Result,
 };
+use sextant_common::database::Database;
+use sextant_common::ids::Seq;
+use sextant_common::marks::{Kind, Marks};
+use sextant_common::object::{Header, Tag, element_key};
+use sextant_common::sstable::RecordVersion;
 use sextant_memtable_server::Tuning;
 use sextant_pnode::{Condition, Operation, PNode, ReadOptions, ScanRange, WriteOptions};
 use sextant_tests::cluster::{Cluster, Maintenance, Options};
@@ -271,5 +276,63 @@ async fn a_load_goes_on_with_two_of_three_sstable_servers() {
     eventually("the third one has copies", async || (tables(&c, 2) == tables(&c, 0)).then_some(())).await;
     let found = c.pnode(1).local().get("default", key(3).as_bytes(), ReadOptions::default()).await.unwrap();
     assert_eq!(round_of(&found.unwrap().value), 1);
+    c.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reply_of_an_object_is_not_given_again_when_elements_came_by_an_import_or_a_load() {
+    const VERSION: u64 = 7;
+    let c = Cluster::start(options()).await;
+    let client = client(&c).await;
+    let mut readers = [c.redis(0).await, c.redis(1).await];
+    // (So that there is a table of elements.)
+    let mut other = redis::cmd("HSET");
+    let made = other.arg("other").arg("f").arg("1");
+    eventually("an object is made", async || made.exec_async(&mut c.redis(0).await).await.ok()).await;
+    let fields = async |reader: &mut redis::aio::MultiplexedConnection, key: &str| {
+        let mut ask = redis::cmd("HGETALL");
+        ask.arg(key);
+        eventually("it is read", async || ask.query_async::<Vec<String>>(&mut reader.clone()).await.ok())
+            .await
+    };
+    for (key, is_loaded) in [("imported", false), ("loaded", true)] {
+        let record = |key: &[u8], value: Bytes, marks| RecordVersion {
+            key: Bytes::copy_from_slice(key),
+            seq: Seq(0),
+            value: Some(value),
+            marks,
+        };
+        let import = async |table: &str, record: RecordVersion| {
+            let imported = async || client.import(table, vec![record.clone().into()]).await.ok();
+            eventually("it is imported", imported).await
+        };
+        let header = Header::new(VERSION, 1).encode();
+        import("default", record(key.as_bytes(), header, Marks::new(Kind::Hash, None))).await;
+        for reader in &mut readers {
+            for _ in 0..4 {
+                assert!(fields(reader, key).await.is_empty(), "its elements are still to come");
+            }
+        }
+        let (element, value) =
+            (element_key(key.as_bytes(), VERSION, Tag::Field, b"f"), Bytes::from_static(b"1"));
+        match is_loaded {
+            false => drop(import(Database::FIRST.elements(), record(&element, value, Marks::NONE)).await),
+            true => {
+                let part = LoadPart { table: Database::FIRST.elements().into(), ..part(77) };
+                eventually("it is loaded", async || {
+                    let all = vec![Ok(vec![LoadRecord::new(element.clone(), value.clone(), None)])];
+                    client.send_load(&part, futures::stream::iter(all).boxed()).await.ok()?;
+                    let ended = client.end_load(&part, EndLoad::Commit).await;
+                    (ended.ok()? == LoadState::Committed).then_some(())
+                })
+                .await;
+            }
+        }
+        for reader in &mut readers {
+            for _ in 0..4 {
+                assert_eq!(fields(reader, key).await, ["f", "1"], "{key}");
+            }
+        }
+    }
     c.shutdown().await;
 }

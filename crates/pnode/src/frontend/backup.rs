@@ -1,17 +1,20 @@
 //! What a backup, a restore and `sextant verify` ask of the whole cluster: cuts, files of SSTables, records as they are, checks.
 //! (The log: [`super::archive`].)
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::{join_all, try_join_all};
 use futures::stream::{self, Stream, StreamExt};
 use sextant_common::cut::Cut;
+use sextant_common::database::Database;
 use sextant_common::ids::{NodeId, PartitionId, SstId};
 use sextant_common::limits::{BATCH_OPS_MAX, check_key};
+use sextant_common::manifest::TableOptions;
 use sextant_common::marks::Kind;
-use sextant_common::operation::{Effect, Lifetime, Operation, Update};
+use sextant_common::object::inner_key;
+use sextant_common::operation::{Condition, Effect, Lifetime, Operation, Update};
 use sextant_common::sstable::RecordVersion;
 use sextant_common::{Error, ErrorKind, Result};
 use sextant_environment::env::{error_of, status_of};
@@ -118,8 +121,18 @@ pub(super) async fn import(pnode: &PNode, request: v1::ImportRequest) -> Result<
         let partition = core.views.slot_map.partition_of(&record.key, &table.options);
         batches.entry(partition).or_default().push(operation(&table.name, record));
     }
-    let writes = batches.into_values().flat_map(|ops| {
-        let batches: Vec<Vec<Operation>> = ops.chunks(BATCH_OPS_MAX).map(<[_]>::to_vec).collect();
+    let owners = Database::all().find(|database| database.elements() == table.name).map(Database::table);
+    let writes = batches.into_iter().flat_map(|(partition, ops)| {
+        let at_once = if owners.is_some() { BATCH_OPS_MAX / 2 } else { BATCH_OPS_MAX };
+        let with_headers = |ops: &[Operation]| {
+            let headers = owners.map(|owners| {
+                headers_of(ops, owners, |key| {
+                    core.views.slot_map.partition_of(key, &TableOptions::default()) == partition
+                })
+            });
+            [ops, &headers.unwrap_or_default()].concat()
+        };
+        let batches: Vec<Vec<Operation>> = ops.chunks(at_once).map(with_headers).collect();
         batches
     });
     let writes = writes.map(|ops| async move {
@@ -129,6 +142,16 @@ pub(super) async fn import(pnode: &PNode, request: v1::ImportRequest) -> Result<
     });
     try_join_all(writes).await?;
     Ok(count)
+}
+
+/// Every change of an object writes its header, which readers go by: so these write those of their elements again, as they are.
+fn headers_of(elements: &[Operation], table: &str, is_together: impl Fn(&[u8]) -> bool) -> Vec<Operation> {
+    let owners: BTreeSet<&[u8]> = elements.iter().filter_map(|op| inner_key(&op.key)).collect();
+    let touch = |key: &[u8]| {
+        let header = Operation::update(table, Bytes::copy_from_slice(key), Update::Touch);
+        header.only_if(Condition::Present).skip_on_failure()
+    };
+    owners.into_iter().filter(|key| is_together(key)).map(touch).collect()
 }
 
 fn operation(table: &str, record: RecordVersion) -> Operation {

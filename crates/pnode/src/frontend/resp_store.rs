@@ -200,6 +200,11 @@ impl Store for RespStore {
         }
     }
 
+    fn loaded(&self, key: &[u8]) -> u64 {
+        let views = &self.pnode.core().views;
+        self.partition_of(key).map_or(0, |partition| views.peek(partition).manifest.version.0)
+    }
+
     async fn get(&self, key: Bytes, missed: router::Missed) -> Result<Option<Record>> {
         let _place = self.enter(&key)?;
         let options = ReadOptions::default();

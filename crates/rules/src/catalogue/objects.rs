@@ -63,7 +63,8 @@ macro_rules! objects {
             tests: ["nobody_sees_half_of_a_command_or_of_a_transaction", "objects_of_more_than_a_page_are_read_and_moved_as_a_whole"],
         }
         "a-remembered-reply-has-its-header" {
-            says: "A reply to a read of an object that is given again was made of the version of the header that is there now.",
+            says: "A reply to a read of an object that is given again was made of the version of the header that is there now, \
+                and nothing was loaded since.",
             otherwise: "a list is answered as it was before a push that its reader knows of",
             source: "decision 48",
             kept_in: ["crates/resp/src/remembered.rs", "crates/resp/src/command/objects/look.rs"],

@@ -138,7 +138,9 @@ impl Object {
 
     /// The reply that it had while the object was as it is now.
     pub fn remember<S: Store>(&self, shared: &Shared<S>) -> Option<Reply> {
-        shared.remembered.find(self.asked.as_ref()?, || self.header_at_hand(&shared.store))
+        let store = &shared.store;
+        let loaded = || store.loaded(&self.keys[0]);
+        shared.remembered.find(self.asked.as_ref()?, || self.header_at_hand(store), loaded)
     }
 
     fn header_at_hand<S: Store>(&self, store: &S) -> Option<Record> {
@@ -155,13 +157,15 @@ impl Object {
         lane: Lane,
     ) -> Result<Reply> {
         let (asked, key) = (self.asked.take(), self.keys[0].clone());
+        let loaded = shared.store.loaded(&key);
         let before = self.header_at_hand(&shared.store);
         let reply = alone(Queued::Ask(Request::Object(self)), shared, lane).await?;
         if let (Some(asked), Some(before)) = (asked, before)
             && let Look::Known(Ok(Some(after))) = shared.store.look(&key)
             && (after.seq, &after.value) == (before.seq, &before.value)
+            && shared.store.loaded(&key) == loaded
         {
-            shared.remembered.note(asked, &before, &reply);
+            shared.remembered.note(asked, &before, loaded, &reply);
         }
         Ok(reply)
     }
