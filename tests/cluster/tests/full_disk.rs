@@ -229,7 +229,7 @@ async fn all_there_after_a_crash(c: &mut Cluster, acknowledged: &[String]) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_leader_whose_log_is_full_hands_over_and_follows_later() {
-    let mut c = Cluster::start(options(2)).await;
+    let c = Cluster::start(options(2)).await;
     let mut acknowledged = put_all(&c, 0, 0..5).await;
     acknowledged.extend(put_all(&c, 1, 0..5).await);
     stop_flushes(&c);
@@ -316,7 +316,7 @@ const SNAPSHOTS_BYTES: u64 = 512 * 1024;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_flush_frees_the_full_log_of_a_follower_though_no_space_comes_back() {
-    let mut c = Cluster::start(options(5)).await;
+    let c = Cluster::start(options(5)).await;
     // Nothing is ever written to partition 1. The log of `full` begins with its first entries all the same.
     let mut acknowledged = put_all(&c, 0, 0..5).await;
     let full = (c.leader(0).await + 1) % 3;

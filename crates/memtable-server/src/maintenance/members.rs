@@ -79,11 +79,9 @@ pub async fn transfer(
     }
     // A leader that lets go of its writes for one who is not there would keep them waiting for nothing.
     if let Some(network) = network {
-        let answers = tokio::time::timeout(HEIR_ANSWERS_WITHIN, network.introductions([to], 0)).await;
-        if !answers.is_ok_and(|said| said.contains_key(&to)) {
-            let why = format!("memtable server {to} does not answer: the leadership stays where it is");
-            return Err(Error::invalid(why));
-        }
+        check_heir(network, to).await.map_err(|why| {
+            Error::invalid(format!("memtable server {to} {why}: the leadership stays where it is"))
+        })?;
     }
     let (done, answer) = oneshot::channel();
     let _ = handle.events.send(Event::HandOver { to, done });
@@ -99,6 +97,20 @@ pub async fn transfer(
     };
     let nobody = |_| Error::unavailable("this server has let go, but nobody was elected yet");
     tokio::time::timeout(ENTRY_TIMEOUT, elected).await.map_err(nobody)
+}
+
+/// Why a server cannot lead now.
+async fn check_heir(network: &NetworkFactory, to: u64) -> Result<(), &'static str> {
+    let asked = futures::future::join(network.introductions([to], 0), network.would_lead(vec![to]));
+    let Ok((said, would_lead)) = tokio::time::timeout(HEIR_ANSWERS_WITHIN, asked).await else {
+        return Err("does not answer");
+    };
+    match said.get(&to) {
+        None => Err("does not answer"),
+        Some(said) if !said.founded => Err("has nothing of the partition's group"),
+        Some(_) if would_lead.is_empty() => Err("is stopping, or its log has no room or hangs"),
+        Some(_) => Ok(()),
+    }
 }
 
 #[cfg(test)]

@@ -99,7 +99,8 @@ impl AdminService {
         let mut errors = Vec::new();
         for round in 1.. {
             errors.clear();
-            let (mut is_refused, mut senseless) = (false, None);
+            // (Of one who did not answer nobody knows what it did.)
+            let (mut is_refused, mut senseless, mut all_said_so) = (false, None, true);
             let part: Vec<u32> = missing.iter().copied().collect();
             let calls = core.memtables.iter().map(|(node, peer)| {
                 let asked = call(peer.admin.clone(), part.clone());
@@ -111,6 +112,7 @@ impl AdminService {
                         let reply = reply.into_inner();
                         done.extend(reply.done);
                         is_refused |= !reply.errors.is_empty();
+                        all_said_so &= reply.errors.is_empty();
                         errors
                             .extend(reply.errors.into_iter().map(|e| format!("memtable server {node}: {e}")));
                     }
@@ -120,14 +122,18 @@ impl AdminService {
                         is_refused |=
                             is_its_own && !matches!(error.kind, ErrorKind::NotLeader | ErrorKind::Stopping);
                         errors.push(format!("memtable server {node}: {}", error.message));
+                        all_said_so &= is_its_own;
                         if is_its_own && matches!(error.kind, ErrorKind::Invalid | ErrorKind::UnknownTable) {
                             senseless = Some(error);
                         }
                     }
-                    Err(_) => errors.push(format!("memtable server {node}: no answer in time")),
+                    Err(_) => {
+                        all_said_so = false;
+                        errors.push(format!("memtable server {node}: no answer in time"));
+                    }
                 }
             }
-            if let Some(error) = senseless.filter(|_| done.is_empty()) {
+            if let Some(error) = senseless.filter(|_| done.is_empty() && all_said_so) {
                 return Err(status_of(error));
             }
             missing.retain(|p| !done.contains(p));

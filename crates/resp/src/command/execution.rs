@@ -114,9 +114,12 @@ async fn run_under_watch<S: Store>(under: UnderWatch, shared: &Shared<S>, lane: 
     if !expected.is_empty() {
         match atomic::run_within(shared, &command, &expected, lane, atomic::ATTEMPTS_MAX).await {
             Ok(Done::Replies(mut replies)) => return Ok(replies.pop().unwrap_or(Reply::Nil)),
-            Ok(Done::Changed) => watched.iter().for_each(|watched| watched.met_another()),
-            Ok(Done::Apart | Done::NoRoom(_)) => {}
-            Err(e) if e.kind == ErrorKind::Invalid => {}
+            Ok(Done::Apart) => {}
+            Ok(Done::Changed | Done::NoRoom(_)) => watched.iter().for_each(|watched| watched.met_another()),
+            // (What it meets the ordinary way is not known then.)
+            Err(e) if matches!(e.kind, ErrorKind::Invalid | ErrorKind::Overloaded) => {
+                watched.iter().for_each(|watched| watched.met_another());
+            }
             Err(e) => return Err(e),
         }
     }

@@ -12,7 +12,7 @@ pub(in crate::worker) use full_log::FullLog;
 /// How long what is in flight may take to be published, and the successor to have the whole log. After that the leader stays.
 const CATCH_UP_NS: u64 = 3_000_000_000;
 /// A successor that lacks no more entries than so many has the whole log soon: nothing new is written from then on.
-const NEAR_ENTRIES: u64 = 256;
+const NEAR_ENTRIES: u64 = 16;
 /// A leader does not give up because of its device sooner than so many times the limit after its election: if all devices are
 /// slow, leadership would go round and nobody would be served.
 const TENURE_LIMITS: u64 = 5;
