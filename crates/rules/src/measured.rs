@@ -323,6 +323,7 @@ pub const SIMULATION: &[Simulated] = &[
     simulated("kept-is-not-judged", "--seeds 24 --first 70001 --themed", 9, [3, 0, 0], 2),
     simulated("changes-without-condition", "--seeds 1 --first 30001 --profile quiet", 1, [1, 0, 0], 1),
     simulated("watch-without-versions", "--seeds 1 --first 30001 --profile quiet", 1, [1, 0, 0], 1),
+    simulated("remembers-without-version", "--seeds 40 --first 70001 --themed", 7, [4, 0, 0], 2),
     simulated("counts-one-element", "--seeds 1 --first 30001 --profile quiet", 1, [1, 0, 0], 1),
     simulated("any-version-counts", "--seeds 1 --first 30001 --profile quiet", 1, [1, 0, 0], 1),
     simulated("load-under-lease", "--seeds 24 --first 70001 --themed", 21, [3, 6, 0], 2),

@@ -4,8 +4,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use sextant_common::ErrorKind;
 use sextant_environment::Env;
 use sextant_environment::config::LeaseConfig;
+use sextant_environment::env::error_of;
 use sextant_memtable_server::Tuning;
 use sextant_proto::v1;
 
@@ -19,11 +21,10 @@ async fn the_configuration_is_replicated_and_outlives_the_files() {
     let configure = async |c: &Cluster, request: v1::ConfigureRequest| {
         eventually(async || {
             let leader = c.leader(0).await;
-            let reply = c.admin(leader).configure(request.clone()).await.ok()?.into_inner();
-            if reply.done == [0] || reply.errors.iter().any(|e| e.contains("at most")) {
-                Some(reply)
-            } else {
-                None
+            match c.admin(leader).configure(request.clone()).await.map_err(error_of) {
+                Ok(reply) if reply.get_ref().done == [0] => Some(Ok(reply.into_inner())),
+                Err(e) if e.kind == ErrorKind::Invalid => Some(Err(e)),
+                _ => None,
             }
         })
         .await
@@ -49,16 +50,16 @@ async fn the_configuration_is_replicated_and_outlives_the_files() {
     agreed(&c, 2, 300, 400, memory).await;
     let shorter =
         v1::ConfigureRequest { lease_ms: Some(150), leader_lease_ms: Some(200), ..Default::default() };
-    assert!(configure(&c, shorter).await.errors.is_empty());
+    assert!(configure(&c, shorter).await.unwrap().errors.is_empty());
     agreed(&c, 3, 150, 200, memory).await;
     let longer = v1::ConfigureRequest { leader_lease_ms: Some(500), ..Default::default() };
-    assert!(configure(&c, longer).await.errors.is_empty());
+    assert!(configure(&c, longer).await.unwrap().errors.is_empty());
     agreed(&c, 4, 150, 500, memory).await;
     let refused = v1::ConfigureRequest { lease_ms: Some(501), ..Default::default() };
-    let refused = configure(&c, refused).await;
-    assert!(refused.done.is_empty() && refused.errors[0].contains("lease_ms"), "{refused:?}");
+    let refused = configure(&c, refused).await.unwrap_err();
+    assert!(refused.message.contains("lease_ms"), "{refused}");
     let smaller = v1::ConfigureRequest { memory_bytes: Some(1 << 20), ..Default::default() };
-    assert!(configure(&c, smaller).await.errors.is_empty());
+    assert!(configure(&c, smaller).await.unwrap().errors.is_empty());
     agreed(&c, 5, 150, 500, 1 << 20).await;
     assert_eq!(c.write(put(0, "k", "v")).await.status(), v1::WriteStatus::WriteOk);
     for i in 0..3 {
