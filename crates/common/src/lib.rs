@@ -13,6 +13,7 @@ pub mod database;
 pub mod error;
 pub mod expiry;
 pub mod filter;
+pub mod hashed;
 pub mod ids;
 pub mod key;
 pub mod key_range;

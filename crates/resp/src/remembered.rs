@@ -9,6 +9,7 @@ use bytes::{Bytes, BytesMut};
 use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{OptionsBuilder, Weighter};
 use sextant_common::database::Database;
+use sextant_common::hashed::AlreadyHashed;
 use sextant_common::ids::Seq;
 use sextant_common::operation::Record;
 use sextant_rules::mutant::{self, Mutant};
@@ -71,24 +72,6 @@ impl Hash for Asked {
     }
 }
 
-/// Of what was hashed already.
-#[derive(Default)]
-struct Hashed(u64);
-
-impl Hasher for Hashed {
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|byte| self.0 = self.0.rotate_left(8) ^ u64::from(*byte));
-    }
-
-    fn write_u64(&mut self, hash: u64) {
-        self.0 = hash;
-    }
-
-    fn finish(&self) -> u64 {
-        self.0
-    }
-}
-
 #[derive(Clone)]
 struct Answer {
     seq: Seq,
@@ -115,7 +98,7 @@ impl Weighter<Asked, Answer> for Weight {
 /// Of all connections.
 pub(crate) struct Remembered {
     /// None: there is no room for any.
-    answers: Option<Cache<Asked, Answer, Weight, BuildHasherDefault<Hashed>>>,
+    answers: Option<Cache<Asked, Answer, Weight, BuildHasherDefault<AlreadyHashed>>>,
 }
 
 impl Remembered {

@@ -16,7 +16,7 @@ use crate::replica::{Event, Handle, Leader};
 /// How often a server that has let go looks for its successor.
 const ELECTED_POLL: Duration = Duration::from_millis(5);
 /// A successor that takes longer to say who it is does not get a leadership.
-const HEIR_ANSWERS_WITHIN: Duration = Duration::from_secs(1);
+const HEIR_ANSWERS_WITHIN: Duration = Duration::from_secs(2);
 
 /// What only a leader can do.
 pub fn check_leads(handle: &Handle) -> Result<()> {
@@ -108,7 +108,7 @@ async fn check_heir(network: &NetworkFactory, to: u64) -> Result<(), &'static st
     match said.get(&to) {
         None => Err("does not answer"),
         Some(said) if !said.founded => Err("has nothing of the partition's group"),
-        Some(_) if would_lead.is_empty() => Err("is stopping, or its log has no room or hangs"),
+        Some(_) if would_lead.is_empty() => Err("is stopping or slow, or its log has no room or hangs"),
         Some(_) => Ok(()),
     }
 }

@@ -21,7 +21,7 @@ async fn voters_go_and_come_back_and_nothing_is_lost() {
     c.settled(&without_it).await;
     eventually(async || (c.partition(removed)["role"] == "follower").then_some(())).await;
     // It gets nothing any more, and nobody can make it leader.
-    let refused = c.transfer(removed as u64 + 1).await.unwrap_err();
+    let refused = c.ask_transfer(removed as u64 + 1).await.unwrap_err();
     assert_eq!(refused.kind, ErrorKind::Invalid, "{refused}");
     c.write("not for all").await;
     let newest = c.partition(c.leader().await)["last_index"].as_u64();
@@ -70,7 +70,7 @@ async fn a_leader_removes_itself_and_another_serves() {
         c.change(&[1, 2, 3, 4]).await.unwrap();
         c.caught_up(leader).await;
     }
-    assert_eq!(c.transfer(1).await.unwrap(), c.leader().await as u64 + 1);
+    c.transfer(1).await;
     c.check().await;
 }
 
@@ -84,16 +84,14 @@ async fn nothing_is_handed_to_a_server_that_is_not_there() {
     c.caught_up(gone).await;
     c.stop_one(gone).await;
     // Told at once, and not to try again: it has the whole log, but does not answer.
-    let refused = c.transfer(gone as u64 + 1).await.unwrap_err();
+    let refused = c.ask_transfer(gone as u64 + 1).await.unwrap_err();
     assert_eq!(refused.kind, ErrorKind::Invalid, "{refused}");
     assert!(refused.message.contains("does not answer"), "{refused}");
     c.write("after").await;
     assert_ne!(c.leader().await, gone);
     c.start_one(gone).await;
     c.caught_up(gone).await;
-    // (On a busy machine another one may be elected.)
-    let to = gone as u64 + 1;
-    eventually(async || c.transfer(to).await.is_ok_and(|leads| leads == to).then_some(())).await;
+    c.transfer(gone as u64 + 1).await;
     c.check().await;
 }
 
@@ -268,7 +266,7 @@ async fn whom_an_operator_has_left_out_is_not_let_in_by_itself_whoever_leads() {
         assert_eq!(c.partition(leads)["learners"], serde_json::json!([]));
         if turn == 0 {
             let next = rest.iter().find(|id| **id != leader as u64 + 1).unwrap();
-            c.transfer(*next).await.unwrap();
+            c.transfer(*next).await;
         }
     }
     // Named again, it is one of them.

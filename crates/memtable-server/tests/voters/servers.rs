@@ -230,8 +230,15 @@ impl Cluster {
         .await;
     }
 
-    /// Asks whoever leads, until it is done or refused for good. Who leads then.
-    pub async fn transfer(&self, to: u64) -> Result<u64, Error> {
+    /// Asks whoever leads, until it leads.
+    pub async fn transfer(&self, to: u64) {
+        let leads = async || self.ask_transfer(to).await.is_ok_and(|leader| leader == to).then_some(());
+        eventually(leads).await;
+    }
+
+    /// Asks whoever leads, until there is an answer. Who leads then: on a busy machine it may be another one; and one that is slow is
+    /// refused.
+    pub async fn ask_transfer(&self, to: u64) -> Result<u64, Error> {
         eventually(async || {
             let mut admin = AdminClient::new(self.channel(self.leader().await));
             match admin.transfer(v1::TransferRequest { partition: 0, to }).await.map_err(error_of) {

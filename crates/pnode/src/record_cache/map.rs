@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use bytes::Bytes;
 use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{Equivalent, Weighter};
+use sextant_common::hashed::AlreadyHashed;
 use sextant_common::ids::{ManifestVersion, PartitionId, Seq, TableId};
 use sextant_common::marks::Marks;
 use triomphe::ThinArc;
@@ -178,26 +179,6 @@ impl Equivalent<Key> for Probe<'_> {
     }
 }
 
-/// Takes a hash for what it is. (Also: the same keys are replaced in every run of a simulation.)
-#[derive(Clone, Default)]
-pub(super) struct AsItIs(u64);
-
-impl Hasher for AsItIs {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for b in bytes {
-            self.0 = self.0.rotate_left(8) ^ u64::from(*b);
-        }
-    }
-
-    fn write_u64(&mut self, n: u64) {
-        self.0 = n;
-    }
-}
-
 #[derive(Clone)]
 pub(super) struct ByBytes;
 
@@ -216,7 +197,8 @@ impl Weighter<Key, Block> for ByBytes {
     }
 }
 
-pub(super) type Map = Cache<Key, Block, ByBytes, BuildHasherDefault<AsItIs>, DefaultLifecycle<Key, Block>>;
+pub(super) type Map =
+    Cache<Key, Block, ByBytes, BuildHasherDefault<AlreadyHashed>, DefaultLifecycle<Key, Block>>;
 
 pub(super) fn with_room_for(bytes: u64) -> Map {
     let items = (bytes / TYPICAL_ENTRY_BYTES).clamp(16, 1 << 24) as usize;

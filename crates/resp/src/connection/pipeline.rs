@@ -7,8 +7,9 @@
 //! Keys are compared by a 64-bit hash: a collision costs a needless wait, never an order.
 
 use std::collections::{HashMap, VecDeque};
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::BuildHasherDefault;
 
+use sextant_common::hashed::AlreadyHashed;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::command::Request;
@@ -308,24 +309,6 @@ impl<W, R> Pipeline<W, R> {
                 entry.remove();
             }
         }
-    }
-}
-
-/// The keys of the map are hashes (with a seed that clients do not know).
-#[derive(Default)]
-struct AlreadyHashed(u64);
-
-impl Hasher for AlreadyHashed {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, _: &[u8]) {
-        unreachable!("only u64 keys are hashed");
-    }
-
-    fn write_u64(&mut self, hash: u64) {
-        self.0 = hash;
     }
 }
 
