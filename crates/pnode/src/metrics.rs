@@ -161,6 +161,8 @@ pub struct PNodeMetrics {
     messages: [Counter; MessageKind::ALL.len()],
     entries_family: Family<Labels<1>, Counter>,
     entries: [Counter; MessageKind::ALL.len()],
+    shared_family: Family<Labels<1>, Counter>,
+    shared: [Counter; MessageKind::ALL.len()],
     cache_family: Family<Labels<1>, Counter>,
     cache: [Counter; CacheEvent::ALL.len()],
     kept_family: Family<Labels<1>, Counter>,
@@ -208,6 +210,7 @@ impl Default for PNodeMetrics {
         let wrong_turns_family = Family::default();
         let messages_family = Family::default();
         let entries_family = Family::default();
+        let shared_family = Family::default();
         let cache_family = Family::default();
         let kept_family = Family::default();
         Self {
@@ -215,6 +218,8 @@ impl Default for PNodeMetrics {
             wrong_turns: WrongTurn::ALL.map(|t| one(&wrong_turns_family, "cause", t.name())),
             messages: MessageKind::ALL.map(|k| one(&messages_family, "kind", k.name())),
             entries: MessageKind::ALL.map(|k| one(&entries_family, "kind", k.name())),
+            shared: MessageKind::ALL.map(|k| one(&shared_family, "kind", k.name())),
+            shared_family,
             cache: CacheEvent::ALL.map(|e| one(&cache_family, "event", e.name())),
             kept: KeptEvent::ALL.map(|e| one(&kept_family, "event", e.name())),
             kept_family,
@@ -267,6 +272,11 @@ impl PNodeMetrics {
         );
         r.register("upstream_messages", "Messages to other servers, by kind", self.messages_family.clone());
         r.register("upstream_entries", "Requests in these messages, by kind", self.entries_family.clone());
+        r.register(
+            "upstream_shared",
+            "Requests that were answered by another one in the same message that asked for the same, by kind",
+            self.shared_family.clone(),
+        );
         r.register(
             "cache_events",
             "Record cache: hit, miss, carried over a flush, dropped",
@@ -407,6 +417,10 @@ impl PNodeMetrics {
         self.entries[kind as usize].inc_by(entries as u64);
     }
 
+    pub(crate) fn count_shared(&self, kind: MessageKind, requests: u64) {
+        self.shared[kind as usize].inc_by(requests);
+    }
+
     pub(crate) fn count_cache(&self, event: CacheEvent) {
         self.cache[event as usize].inc();
     }
@@ -431,6 +445,11 @@ impl PNodeMetrics {
     /// Messages of a kind, and the requests in them.
     pub fn messages(&self, kind: MessageKind) -> (u64, u64) {
         (self.messages[kind as usize].get(), self.entries[kind as usize].get())
+    }
+
+    /// Requests that another one of their message was sent for.
+    pub fn shared(&self, kind: MessageKind) -> u64 {
+        self.shared[kind as usize].get()
     }
 
     pub fn cache(&self, event: CacheEvent) -> u64 {

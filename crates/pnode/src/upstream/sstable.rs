@@ -8,6 +8,7 @@ use bytes::Bytes;
 use futures::StreamExt;
 use futures::future::BoxFuture;
 use sextant_common::ids::{NodeId, PartitionId, Seq};
+use sextant_common::key::filter_hash;
 use sextant_common::marks::Marks;
 use sextant_common::operation::Record;
 use sextant_common::{Error, Result};
@@ -194,6 +195,14 @@ impl Call for GetCall {
 
     fn batch(&self, first_id: u64, gets: Vec<v1::GetRequest>) -> v1::GetBatch {
         v1::GetBatch { batch: first_id, gets, value_bytes_max: self.value_bytes_max }
+    }
+
+    fn alike(get: &v1::GetRequest) -> Option<u64> {
+        Some(filter_hash(&get.key))
+    }
+
+    fn join(earlier: &mut v1::GetRequest, later: &v1::GetRequest) -> bool {
+        earlier.key == later.key && earlier.candidates == later.candidates
     }
 
     fn open(

@@ -1,18 +1,21 @@
 //! The task behind a stream: fills messages, delivers replies, notices when the stream is of no use any more.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
+use std::hash::BuildHasherDefault;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
 use sextant_common::Error;
+use sextant_common::hashed::AlreadyHashed;
 use sextant_environment::Clock;
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
 use super::in_flight::{InFlight, after};
-use super::{Call, Caller, Entry, Limits};
+use super::parcel::Callers;
+use super::{Call, Entry, Limits};
 use crate::metrics::PNodeMetrics;
 
 /// How long opening a stream may take.
@@ -41,7 +44,11 @@ pub(super) struct Driver<C: Call> {
     pub renewals: watch::Receiver<u64>,
     /// The largest replies seen recently.
     pub widest_reply_bytes: usize,
+    /// Where in the message that is being filled those stand that others are [alike](Call::alike).
+    pub alike: Alike,
 }
+
+pub(super) type Alike = HashMap<u64, usize, BuildHasherDefault<AlreadyHashed>>;
 
 impl<C: Call> Driver<C> {
     pub async fn run(mut self, mut requests: mpsc::Receiver<Entry<C>>) {
@@ -62,8 +69,9 @@ impl<C: Call> Driver<C> {
                 End::Renewed => continue,
                 End::Broken(error) => error,
             };
-            for caller in in_flight.drain().chain(waiting.drain(..).map(|e| e.caller)) {
-                caller.answer(Err(error.clone()));
+            let unsent = waiting.drain(..).map(|entry| Callers::of(entry.caller));
+            for callers in in_flight.drain().chain(unsent) {
+                callers.fail(&error);
             }
         }
     }
@@ -73,7 +81,7 @@ impl<C: Call> Driver<C> {
         &mut self,
         requests: &mut mpsc::Receiver<Entry<C>>,
         waiting: &mut VecDeque<Entry<C>>,
-        in_flight: &mut InFlight<Caller<C::Reply>>,
+        in_flight: &mut InFlight<Callers<C::Reply>>,
     ) -> End {
         let (messages, outbound) = mpsc::channel(1);
         // Take what came along with the first request, and send before the server answers the opening of the stream.
@@ -159,17 +167,30 @@ impl<C: Call> Driver<C> {
     fn next_message(
         &mut self,
         waiting: &mut VecDeque<Entry<C>>,
-        in_flight: &mut InFlight<Caller<C::Reply>>,
+        in_flight: &mut InFlight<Callers<C::Reply>>,
     ) -> Option<C::Batch> {
         let by_reply_size = REPLY_BYTES_AIM / self.widest_reply_bytes.max(1);
         let most = self.limits.requests_per_message.min(by_reply_size.max(1));
         let first_id = in_flight.next_id();
         let (mut requests, mut bytes) = (Vec::with_capacity(waiting.len().min(most)), 0);
         let now_ns = self.clock.holder_ns();
+        let (mut shared, may_be_alike) = (0, waiting.len() > 1);
+        self.alike.clear();
         while requests.len() < most
             && let Some(mut entry) = waiting.pop_front()
         {
             if entry.caller.is_gone() {
+                continue;
+            }
+            let alike = if may_be_alike { C::alike(&entry.request) } else { None };
+            if let Some(at) = alike.and_then(|alike| self.alike.get(&alike).copied())
+                && let Some(callers) = in_flight.get_mut(first_id + at as u64)
+                && C::join(&mut requests[at], &entry.request)
+            {
+                if entry.caller.leaves(now_ns) {
+                    callers.join(entry.caller);
+                    shared += 1;
+                }
                 continue;
             }
             let more = C::request_bytes(&entry.request);
@@ -182,31 +203,35 @@ impl<C: Call> Driver<C> {
             }
             bytes += more;
             C::leaves(&mut entry.request, Duration::from_nanos(now_ns.saturating_sub(entry.queued_ns)));
+            if let Some(alike) = alike {
+                self.alike.entry(alike).or_insert(requests.len());
+            }
             requests.push(entry.request);
-            in_flight.push(entry.caller);
+            in_flight.push(Callers::of(entry.caller));
         }
         if requests.is_empty() {
             return None;
         }
         self.metrics.count_message(C::KIND, requests.len());
+        self.metrics.count_shared(C::KIND, shared);
         // Whatever replies there will be is in flight as well.
         let replies = requests.len().saturating_mul(self.widest_reply_bytes);
         in_flight.message_sent(first_id, bytes.saturating_add(replies), now_ns);
         Some(self.call.batch(first_id, requests))
     }
 
-    fn deliver(&mut self, reply: C::BatchReply, in_flight: &mut InFlight<Caller<C::Reply>>) {
+    fn deliver(&mut self, reply: C::BatchReply, in_flight: &mut InFlight<Callers<C::Reply>>) {
         let mut widest = self.widest_reply_bytes;
         let complete = self.call.replies(reply, &mut |id, reply| {
             widest = C::reply_bytes(&reply).max(widest - widest / 64);
-            if let Some(caller) = in_flight.take(id) {
-                caller.answer(Ok(reply));
+            if let Some(callers) = in_flight.take(id) {
+                callers.answer(reply);
             }
         });
         self.widest_reply_bytes = widest;
         if let Some(first_id) = complete {
-            for caller in in_flight.finish_message(first_id) {
-                caller.answer(Err(Error::unavailable("the answer lacks a reply")));
+            for callers in in_flight.finish_message(first_id) {
+                callers.fail(&Error::unavailable("the answer lacks a reply"));
             }
         }
     }

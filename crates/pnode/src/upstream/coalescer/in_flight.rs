@@ -37,6 +37,12 @@ impl<T> InFlight<T> {
         self.slots.push_back(Some(caller));
     }
 
+    /// Who waits for this one, if it is not answered.
+    pub fn get_mut(&mut self, id: u64) -> Option<&mut T> {
+        let at = usize::try_from(id.checked_sub(self.base)?).ok()?;
+        self.slots.get_mut(at)?.as_mut()
+    }
+
     /// Everything pushed since `first_id` travels in one message.
     pub fn message_sent(&mut self, first_id: u64, bytes: usize, sent_ns: u64) {
         let end_id = self.next_id();

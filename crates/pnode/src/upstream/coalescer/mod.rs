@@ -6,6 +6,9 @@
 //! Flow: callers -> bounded queue -> (while fewer than [`Limits::messages`] are in flight) one message of everything that is
 //! there, up to a number and a size -> replies by id -> callers.
 //!
+//! Requests that are [alike](Call::alike) and leave together leave as one, which all their callers are answered by: each asked
+//! before it left, so what is true after that is an answer to each.
+//!
 //! A message that takes long no longer counts as in flight, up to [`Limits::messages_max`]: one slow partition must not
 //! hold up the others. Requests whose callers have gone, or have withdrawn them ([`Slip`]), are not sent. What is in flight is
 //! bounded in bytes too ([`Limits::bytes_in_flight`]): the rest waits here, where it can still be withdrawn.
@@ -46,7 +49,7 @@ pub(crate) type Inbound<T> = BoxStream<'static, Result<T, Status>>;
 pub(crate) trait Call: Send + Sync + 'static {
     const KIND: MessageKind;
     type Request: Send + 'static;
-    type Reply: Send + 'static;
+    type Reply: Clone + Send + 'static;
     type Batch: Send + 'static;
     type BatchReply: Send + 'static;
 
@@ -56,6 +59,14 @@ pub(crate) trait Call: Send + Sync + 'static {
     fn batch(&self, first_id: u64, requests: Vec<Self::Request>) -> Self::Batch;
     /// A request is about to leave that has waited here for so long.
     fn leaves(_request: &mut Self::Request, _waited: Duration) {}
+    /// A hash that requests have in common which one answer is good for. None: each has an effect of its own.
+    fn alike(_request: &Self::Request) -> Option<u64> {
+        None
+    }
+    /// Makes a request stand for another one too, which looks [alike](Self::alike). False: it is not.
+    fn join(_earlier: &mut Self::Request, _later: &Self::Request) -> bool {
+        false
+    }
     /// Opens a stream. May wait for the first message before it answers.
     fn open(
         &self,
@@ -159,6 +170,7 @@ impl<C: Call> Coalescer<C> {
             metrics: metrics.clone(),
             renewals: renewals.subscribe(),
             widest_reply_bytes: 0,
+            alike: Default::default(),
         };
         tokio::spawn(driver.run(requests));
         let alone_max = limits.bytes_in_flight / UNIT_BYTES;

@@ -125,6 +125,35 @@ impl<R> Drop for Caller<R> {
     }
 }
 
+/// Those who are answered by one request.
+pub(super) struct Callers<R> {
+    first: Caller<R>,
+    /// Mostly none.
+    others: Vec<Caller<R>>,
+}
+
+impl<R> Callers<R> {
+    pub fn of(first: Caller<R>) -> Self {
+        Self { first, others: Vec::new() }
+    }
+
+    pub fn join(&mut self, caller: Caller<R>) {
+        self.others.push(caller);
+    }
+
+    pub fn answer(self, answer: R)
+    where
+        R: Clone,
+    {
+        self.others.into_iter().for_each(|caller| caller.answer(Ok(answer.clone())));
+        self.first.answer(Ok(answer));
+    }
+
+    pub fn fail(self, error: &Error) {
+        self.others.into_iter().chain([self.first]).for_each(|caller| caller.answer(Err(error.clone())));
+    }
+}
+
 pub(super) fn stopping() -> Error {
     Error::new(ErrorKind::Stopping, "the p-node is stopping")
 }

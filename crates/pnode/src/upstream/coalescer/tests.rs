@@ -38,6 +38,13 @@ impl Call for Numbers {
     fn batch(&self, first_id: u64, requests: Vec<u32>) -> Self::Batch {
         (first_id..).zip(requests).collect()
     }
+    /// Of the large ones; their tens alone look alike.
+    fn alike(request: &u32) -> Option<u64> {
+        (*request >= 1000).then_some(u64::from(request / 10))
+    }
+    fn join(earlier: &mut u32, later: &u32) -> bool {
+        earlier == later
+    }
     fn open(
         &self,
         messages: ReceiverStream<Self::Batch>,
@@ -109,6 +116,48 @@ async fn what_queues_up_while_two_messages_are_in_flight_travels_in_one() {
         assert_eq!(task.await.unwrap().unwrap(), n + 1);
     }
     assert_eq!(metrics.messages(MessageKind::Read), (3, 50));
+}
+
+#[tokio::test]
+async fn who_asks_for_the_same_before_it_leaves_is_answered_with_it() {
+    let (c, mut accepted, _, metrics) = start(Limits::READS, Arc::new(ManualClock::default()));
+    let first = asks(&c, [1001]);
+    let (mut inbound, replies) = accepted.recv().await.unwrap();
+    let m1 = inbound.next().await.unwrap();
+    let second = asks(&c, [1001]);
+    let m2 = inbound.next().await.unwrap();
+    assert_eq!(m2.len(), 1, "what has left already may be answered too early for it");
+    let rest = asks(&c, [1001, 1002, 7, 1001, 7, 1002, 1001]);
+    let gone = asks(&c, [1002]);
+    tokio::task::yield_now().await;
+    gone.into_iter().for_each(|task| task.abort());
+    replies.send(Ok(answer(m1))).unwrap();
+    let m3 = inbound.next().await.unwrap();
+    assert_eq!(
+        m3.iter().map(|(_, n)| *n).collect::<Vec<_>>(),
+        [1001, 1002, 7, 7, 1002],
+        "one of those with one hash"
+    );
+    replies.send(Ok(answer(m2))).unwrap();
+    replies.send(Ok(answer(m3))).unwrap();
+    let answers = futures::future::join_all(first.into_iter().chain(second).chain(rest)).await;
+    let answers: Vec<u32> = answers.into_iter().map(|answer| answer.unwrap().unwrap()).collect();
+    assert_eq!(answers, [1002, 1002, 1002, 1003, 8, 1002, 8, 1003, 1002]);
+    assert_eq!(metrics.messages(MessageKind::Read), (3, 7));
+    assert_eq!(metrics.shared(MessageKind::Read), 2);
+}
+
+#[tokio::test]
+async fn whoever_shares_a_request_shares_its_failure() {
+    let (c, mut accepted, _, _) = start(Limits::READS, Arc::new(ManualClock::default()));
+    let tasks = asks(&c, [1001, 1001, 1002]);
+    let (mut inbound, replies) = accepted.recv().await.unwrap();
+    let m = inbound.next().await.unwrap();
+    assert_eq!(m.len(), 2);
+    replies.send(Ok(vec![(m[1].0, 5), (m[0].0 + 7, 6)])).unwrap();
+    replies.send(Err(Status::unavailable("gone"))).unwrap();
+    let answers = futures::future::join_all(tasks).await.into_iter().map(Result::unwrap);
+    assert_eq!(answers.map(Result::ok).collect::<Vec<_>>(), [None, None, Some(5)]);
 }
 
 #[tokio::test]

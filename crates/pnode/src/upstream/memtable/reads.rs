@@ -5,6 +5,7 @@ use futures::StreamExt;
 use futures::future::BoxFuture;
 use sextant_common::expiry::Tick;
 use sextant_common::ids::{ManifestVersion, PartitionId, Seq, Serial, TableId};
+use sextant_common::key::filter_hash;
 use sextant_common::marks::Marks;
 use sextant_common::operation::Record;
 use sextant_common::{Error, Result};
@@ -33,6 +34,7 @@ pub(crate) struct MemtableRead {
 }
 
 /// What the leader said, and what it may be kept with.
+#[derive(Clone)]
 pub(crate) struct MemtableAnswer {
     pub says: MemtableSays,
     pub registration: Option<Registration>,
@@ -96,6 +98,19 @@ impl Call for ReadCall {
         v1::ReadBatch { batch: first_id, reads, value_bytes_max: self.value_bytes_max, takes_changes: true }
     }
 
+    /// A key under many writes is asked for by many at once.
+    fn alike(read: &v1::ReadRequest) -> Option<u64> {
+        Some(filter_hash(&read.key))
+    }
+
+    fn join(earlier: &mut v1::ReadRequest, later: &v1::ReadRequest) -> bool {
+        let is_same = earlier.key == later.key
+            && (earlier.partition, earlier.table) == (later.partition, later.table)
+            && earlier.manifest_version == later.manifest_version;
+        earlier.register |= is_same && later.register;
+        is_same
+    }
+
     fn open(
         &self,
         messages: ReceiverStream<v1::ReadBatch>,
@@ -148,4 +163,36 @@ fn read_reply(reply: v1::ReadReply) -> Result<MemtableSays> {
         Ok(S::ReadTooLarge) => MemtableSays::Large(reply.bytes as usize),
         Err(_) => return Err(Error::internal(format!("unknown read status {}", reply.status))),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(key: &'static str, searched: u64, register: bool) -> v1::ReadRequest {
+        let read = MemtableRead {
+            partition: PartitionId(1),
+            table: TableId(2),
+            key: key.into(),
+            searched: ManifestVersion(searched),
+            register,
+        };
+        read.into()
+    }
+
+    #[test]
+    fn reads_that_are_the_same_are_one_which_is_registered_if_any_of_them_wants_it() {
+        let mut first = read("k", 3, false);
+        assert!(ReadCall::join(&mut first, &read("k", 3, false)) && !first.register);
+        assert!(ReadCall::join(&mut first, &read("k", 3, true)) && first.register);
+        assert!(ReadCall::join(&mut first, &read("k", 3, false)) && first.register);
+        let mut first = read("k", 3, false);
+        let other_table = v1::ReadRequest { table: 5, ..read("k", 3, true) };
+        let other_partition = v1::ReadRequest { partition: 5, ..read("k", 3, true) };
+        let searched_less = read("k", 2, true);
+        for other in [read("l", 3, true), searched_less, other_table, other_partition] {
+            assert!(!ReadCall::join(&mut first, &other), "{other:?}");
+        }
+        assert!(!first.register, "for another one's sake");
+    }
 }
