@@ -18,7 +18,7 @@ use sextant_common::key::{filter_prefix, prefix_hash};
 use sextant_common::limits::BATCH_BYTES_MAX;
 use sextant_common::marks::{Kind, Marks};
 use sextant_common::operation::{
-    Base, Change, Condition, Effect, Misfit, Present, RecordedOutcome, Returns, Tally, Told, WriteOp,
+    Base, Change, Condition, Effect, Misfit, Present, RecordedOutcome, Returns, Tally, Told, Update, WriteOp,
     WriteRequest, change, check_kind, needs_record, needs_value,
 };
 use sextant_rules::mutant::{self, Mutant};
@@ -139,6 +139,17 @@ impl Allowance {
     fn of(request: &WriteRequest) -> Self {
         let carried: usize = request.ops.iter().map(|op| op.key.len() + op.effect.bytes()).sum();
         Self { made: BATCH_BYTES_MAX.saturating_sub(carried), told: TOLD_BYTES_MAX }
+    }
+
+    /// Whether there is room for what an operation makes.
+    fn make(&mut self, effect: &Effect, value: Option<&Bytes>) -> Result<(), Misfit> {
+        let made = match effect {
+            // (A header was carried.)
+            Effect::Update(update) if !matches!(update, Update::Header { .. }) => value.map_or(0, Bytes::len),
+            _ => 0,
+        };
+        self.made = self.made.checked_sub(made).ok_or(Misfit::TooLong)?;
+        Ok(())
     }
 
     /// Whether there is room for what an operation tells.
@@ -371,8 +382,11 @@ impl Partition {
             };
             let ends_at = op.lifetime.ends_at(marks.expires_at(), times.tick, times.wall_ms);
             let marks = Marks::new(kind, ends_at.filter(|_| value.is_some()));
-            if matches!(op.effect, Effect::Update(_)) {
-                allowance.made -= value.as_ref().map_or(0, Bytes::len);
+            // (A touched value, too, is written again, and a counted header.)
+            if let Err(misfit) = allowance.make(&op.effect, value.as_ref()) {
+                failed = true;
+                results.push(misfits(misfit, existed, seq));
+                continue;
             }
             let in_active = match &newest {
                 Newest::InActive(_) => true,

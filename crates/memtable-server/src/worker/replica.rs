@@ -348,6 +348,8 @@ impl Replica {
     pub fn install(&mut self, snapshot: &Snapshot) -> Result<()> {
         self.shared.env.tell(|| ProbeEvent::Installed { partition: self.shared.id, node: self.shared.node });
         self.queue = PublishQueue::new(snapshot.checkpoint.at.index);
+        // The log up to there is gone, with a membership in it that was never committed; what is behind it is replayed.
+        self.standing.membership_appended(0);
         self.partition = Partition::restore(self.shared.id, snapshot);
         self.partition.format_max = self.shared.format_max;
         self.tell_of_checkpoints();

@@ -1,6 +1,6 @@
 //! Updates: what they meet, what they leave, what is told of them, and what is remembered of that.
 
-use sextant_common::limits::VALUE_BYTES_MAX;
+use sextant_common::limits::{BATCH_BYTES_MAX, VALUE_BYTES_MAX};
 use sextant_common::operation::{Misfit, TOLD_BYTES_MAX};
 
 use super::*;
@@ -283,6 +283,34 @@ fn what_one_request_writes_tells_and_leaves_in_the_log_is_bounded() {
     let (group, Verdict::Unchanged { ok: false, results }) = n.evaluate(ops) else { panic!() };
     assert!(group.is_none());
     assert_eq!(results[2].told.as_deref(), Some(&Told::Misfit(Misfit::TooLong)));
+}
+
+#[test]
+fn values_that_a_batch_touches_are_written_again_and_count() {
+    let mut n = Node::new();
+    let long = "x".repeat(VALUE_BYTES_MAX);
+    let touch = |k| WriteOp { effect: Effect::Update(Update::Touch), ..op(k, None, Condition::None) };
+    for k in ["a", "b", "c"] {
+        n.write(put(k, &long));
+    }
+    n.write(put("short", &long[..1000]));
+    let (group, Verdict::Applied(_)) = n.evaluate(vec![touch("a")]) else { panic!() };
+    assert!(group.is_some(), "the longest value by itself");
+    let (group, Verdict::Unchanged { ok: false, results }) =
+        n.evaluate(vec![touch("a"), touch("b"), touch("c")])
+    else {
+        panic!()
+    };
+    assert!(group.is_none() && results.iter().all(|result| !result.applied));
+    assert_eq!(results[2].told.as_deref(), Some(&Told::Misfit(Misfit::TooLong)));
+    // One record again and again.
+    let (group, Verdict::Unchanged { ok: false, results }) = n.evaluate(vec![touch("short"); 20_000]) else {
+        panic!()
+    };
+    assert!(group.is_none());
+    assert_eq!(results[19_999].told.as_deref(), Some(&Told::Misfit(Misfit::TooLong)));
+    let (group, Verdict::Applied(_)) = n.evaluate(vec![touch("short"); 16_000]) else { panic!() };
+    assert!(group.unwrap().written_bytes() <= BATCH_BYTES_MAX + 16_000 * 64);
 }
 
 #[test]
