@@ -622,7 +622,7 @@ pub struct BackupRestoreArgs {
     /// What was written until then, too, by the archived log: RFC 3339, 2026-11-25T20:00:00Z. Without --name: of the newest backup before
     #[arg(long, value_name = "TIME")]
     pub to_time: Option<String>,
-    /// Only this table, and elements of objects; may be repeated
+    /// Only this table, with the elements of its objects; may be repeated
     #[arg(long, value_name = "TABLE")]
     pub table: Vec<String>,
     /// Also into tables that have records: they stay, unless the backup has the key

@@ -16,9 +16,10 @@ use std::path::{Path, PathBuf};
 use futures::stream::{self, StreamExt, TryStreamExt};
 use sextant_client::{Client, ScanOptions};
 use sextant_common::cut::{Cut, CutTable};
+use sextant_common::database::Database;
 use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_common::expiry::Tick;
-use sextant_common::ids::OWN_TABLES;
+use sextant_common::ids::{DEFAULT_TABLE_NAME, OWN_TABLES};
 use sextant_common::ids::{LoadId, PartitionId};
 use sextant_common::key::{SLOTS, SlotMap};
 use sextant_common::manifest::TableOptions;
@@ -196,11 +197,16 @@ fn chosen(backup: &Backup, options: &Options) -> Result<BTreeMap<String, TableOp
 fn is_chosen(options: &Options, name: &str) -> bool {
     match name {
         USERS_TABLE => options.users,
-        name => {
-            name.starts_with(OWN_TABLES)
-                || options.tables.is_empty()
-                || options.tables.iter().any(|t| t == name)
+        _ if options.tables.is_empty() => true,
+        name if name.starts_with(OWN_TABLES) => {
+            // Elements go with the objects that they are of: without them they would end up in whatever objects are there now.
+            let database = Database::all().find(|database| database.elements() == name);
+            database.is_none_or(|database| {
+                let table = if database == Database::FIRST { DEFAULT_TABLE_NAME } else { database.table() };
+                options.tables.iter().any(|t| t == table || t.is_empty() && database == Database::FIRST)
+            })
         }
+        name => options.tables.iter().any(|t| t == name),
     }
 }
 
@@ -214,4 +220,28 @@ async fn check_empty(client: &Client, tables: impl Iterator<Item = &String>) -> 
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn elements_are_restored_with_the_table_of_their_objects_and_not_without_it() {
+        let of = |tables: &[&str], users| Options {
+            tables: tables.iter().map(|&name| name.to_owned()).collect(),
+            users,
+            ..Options::default()
+        };
+        let (first, second) = (Database::FIRST.elements(), Database::new(1).unwrap().elements());
+        let chosen = |options: Options| {
+            ["foo", DEFAULT_TABLE_NAME, "db1", first, second, USERS_TABLE]
+                .map(|name| is_chosen(&options, name))
+        };
+        assert_eq!(chosen(of(&[], true)), [true; 6]);
+        assert_eq!(chosen(of(&[], false)), [true, true, true, true, true, false]);
+        assert_eq!(chosen(of(&["foo"], false)), [true, false, false, false, false, false]);
+        assert_eq!(chosen(of(&["db1"], true)), [false, false, true, false, true, true]);
+        assert_eq!(chosen(of(&[DEFAULT_TABLE_NAME], false)), [false, true, false, true, false, false]);
+    }
 }
