@@ -15,6 +15,7 @@ use sextant_environment::config::{ClientCertificates, ClusterConfig, LeaseConfig
 use sextant_environment::env::{Holder, Party, PartyRole, Whom, cluster_channel, free_addrs};
 use sextant_proto::v1;
 use sextant_proto::v1::admin_client::AdminClient;
+use sextant_proto::v1::raft_client::RaftClient;
 use sextant_tls::authority::Authority;
 use sextant_tls::{ClientFiles, TlsNetwork};
 use tempfile::TempDir;
@@ -306,6 +307,11 @@ async fn a_server_is_only_who_its_certificate_names() {
     let refused = ask(SSTABLE, Some(MEMTABLE)).await.unwrap_err();
     assert_eq!(refused.code(), tonic::Code::PermissionDenied);
     assert!(refused.message().contains("its certificate says sextant://prod/pnode/1"), "{refused}");
+    // What it may ask for is its role's.
+    let as_itself = cluster_channel(&pnode.net, addr, &servers.config, PNODE, Some(MEMTABLE));
+    let refused = RaftClient::new(as_itself).vote(v1::VoteRequest::default()).await.unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::PermissionDenied);
+    assert!(refused.message().contains("pnode-1 may not call Raft.Vote"), "{refused}");
     // And a server that is not the one that was meant is not spoken to.
     let meant = ask(PNODE, Some(Party::memtable(NodeId(2)))).await.unwrap_err();
     assert_eq!(meant.code(), tonic::Code::Unavailable);

@@ -19,7 +19,7 @@ use tokio::task::futures::TaskLocalFuture;
 use tonic::Code;
 
 use crate::clock::Clock;
-use crate::env::Caller;
+use crate::env::{CalledPath, Caller};
 use crate::latency::Latencies;
 use crate::slow_log::{self, Done, SlowLog, Trace};
 
@@ -176,7 +176,10 @@ where
         self.inner.poll_ready(cx)
     }
 
-    fn call(&mut self, request: Request<A>) -> Self::Future {
+    fn call(&mut self, mut request: Request<A>) -> Self::Future {
+        if let Some(path) = request.uri().path_and_query().cloned() {
+            request.extensions_mut().insert(CalledPath(path));
+        }
         let call = Call {
             began_ns: self.calls.clock.holder_ns(),
             method: self.calls.by_path.get(request.uri().path()).copied().unwrap_or(0),

@@ -7,7 +7,7 @@ use sextant_common::ids::NodeId;
 use sextant_common::{Error, ErrorKind};
 use sextant_environment::Env;
 use sextant_environment::config::{ClusterConfig, LeaseConfig, Server};
-use sextant_environment::env::{Party, cluster_channel, error_of, free_addrs, grpc_channel};
+use sextant_environment::env::{Party, PartyRole, cluster_channel, error_of, free_addrs, grpc_channel};
 use sextant_memtable_server::{MemtableServer, MemtableServerConfig, Tuning};
 use sextant_proto::v1;
 use sextant_proto::v1::raft_client::RaftClient;
@@ -15,6 +15,10 @@ use sextant_proto::v1::rows_client::RowsClient;
 use tonic::transport::Channel;
 
 use support::eventually;
+
+const ME: Party = Party { role: PartyRole::Memtable, id: NodeId(1) };
+const OTHER: Party = Party { role: PartyRole::Memtable, id: NodeId(2) };
+const PNODE: Party = Party { role: PartyRole::PNode, id: NodeId(1) };
 
 /// One server, the only voter of its only partition.
 struct Alone {
@@ -59,13 +63,12 @@ impl Alone {
         &self.config.memtable[0].addr
     }
 
-    fn channel_to(&self, to: Party) -> Channel {
-        let from = Party::memtable(NodeId(2));
+    fn channel(&self, from: Party, to: Party) -> Channel {
         cluster_channel(&self.env.net, self.addr(), &self.config, from, Some(to))
     }
 
     fn raft(&self) -> RaftClient<Channel> {
-        RaftClient::new(self.channel_to(Party::memtable(NodeId(1))))
+        RaftClient::new(self.channel(OTHER, ME))
     }
 
     fn cluster(&self) -> Bytes {
@@ -96,7 +99,7 @@ impl Alone {
     /// Until it is taken.
     async fn write(&self, key: &str) {
         eventually(async || {
-            let reply = self.try_write(self.channel_to(Party::memtable(NodeId(1))), key).await.ok()?;
+            let reply = self.try_write(self.channel(PNODE, ME), key).await.ok()?;
             (reply.status() == v1::WriteStatus::WriteOk).then_some(())
         })
         .await;
@@ -171,12 +174,11 @@ async fn a_message_of_the_last_term_there_is_changes_nothing() {
 async fn nobody_is_answered_who_does_not_name_the_cluster_himself_and_this_server() {
     let alone = Alone::start().await;
     let other = ClusterConfig { id: "other".into(), ..alone.config.clone() };
-    let me = Some(Party::memtable(NodeId(1)));
     let wrong = [
         (grpc_channel(&alone.env.net, alone.addr()), "servers of its cluster only"),
-        (cluster_channel(&alone.env.net, alone.addr(), &other, Party::TOOL, me), "another cluster"),
-        (alone.channel_to(Party::memtable(NodeId(3))), "this is memtable-1, not memtable-3"),
-        (alone.channel_to(Party::sstable(NodeId(1))), "this is memtable-1, not sstable-1"),
+        (cluster_channel(&alone.env.net, alone.addr(), &other, PNODE, Some(ME)), "another cluster"),
+        (alone.channel(PNODE, Party::memtable(NodeId(3))), "this is memtable-1, not memtable-3"),
+        (alone.channel(PNODE, Party::sstable(NodeId(1))), "this is memtable-1, not sstable-1"),
     ];
     for (channel, why) in wrong {
         let refused = eventually(async || {
@@ -187,5 +189,16 @@ async fn nobody_is_answered_who_does_not_name_the_cluster_himself_and_this_serve
         assert_eq!(refused.kind, ErrorKind::Invalid);
         assert!(refused.message.contains(why), "{refused}");
     }
+    alone.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_role_is_answered_what_it_needs_and_nothing_else() {
+    let alone = Alone::start().await;
+    let refused = alone.try_write(alone.channel(OTHER, ME), "k").await.unwrap_err();
+    assert_eq!((refused.kind, &*refused.message), (ErrorKind::Denied, "memtable-2 may not call Rows.Write"));
+    let vote = RaftClient::new(alone.channel(PNODE, ME)).vote(v1::VoteRequest::default()).await;
+    let refused = error_of(vote.unwrap_err());
+    assert_eq!((refused.kind, &*refused.message), (ErrorKind::Denied, "pnode-1 may not call Raft.Vote"));
     alone.server.shutdown().await;
 }

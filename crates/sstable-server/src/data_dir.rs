@@ -1,6 +1,7 @@
 //! The data directory: whose it is, who holds it, and where its files are.
 //!
-//! Files: `IDENTITY` (JSON: format version, tier, cluster, node, partitions), `LOCK`, `FENCES` (`catalog/fences.rs`), one `<SstId>.sst` a table, and `*.tmp` while a table
+//! Files: `IDENTITY` (JSON: format version, tier, cluster, node, partitions; `filling` until a directory that was made has had what is to
+//! be in it, see [`crate::settling`]), `LOCK`, `FENCES` (`catalog/fences.rs`), one `<SstId>.sst` a table, and `*.tmp` while a table
 //! is being written, or of one that was deleted, until its bytes are; those are removed at start. All calls block.
 
 use std::path::{Path, PathBuf};
@@ -34,6 +35,9 @@ struct Identity {
     /// How many the cluster has. None: written by a version that did not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     partitions: Option<u32>,
+    /// It was made, and has not had yet what is to be in it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    filling: bool,
 }
 
 /// What became of a table's file.
@@ -52,6 +56,7 @@ pub struct DataDir {
     dir: PathBuf,
     lock: Mutex<Option<Box<dyn Send + Sync>>>,
     temporaries: AtomicU64,
+    identity: Mutex<Identity>,
 }
 
 impl std::fmt::Debug for DataDir {
@@ -78,8 +83,9 @@ impl DataDir {
             cluster: cluster.into(),
             node,
             partitions: Some(partitions),
+            filling: false,
         };
-        check_identity(&*vfs, dir, &expected)?;
+        let identity = Mutex::new(check_identity(&*vfs, dir, expected)?);
         let files = vfs.list(dir)?;
         let stale: Vec<_> = files.iter().filter(|p| has_extension(p, TEMPORARY_EXTENSION)).collect();
         for path in &stale {
@@ -89,7 +95,24 @@ impl DataDir {
             tracing::info!("removed {} files of incomplete and of deleted tables", stale.len());
             vfs.sync_dir(dir)?;
         }
-        Ok(Self { vfs, dir: dir.to_owned(), lock: Mutex::new(Some(lock)), temporaries: AtomicU64::new(0) })
+        let (dir, lock) = (dir.to_owned(), Mutex::new(Some(lock)));
+        Ok(Self { vfs, dir, lock, temporaries: AtomicU64::new(0), identity })
+    }
+
+    /// Whether it was made, by this start or one before, and has not been [`filled`](Self::filled) since.
+    pub fn is_filling(&self) -> bool {
+        self.identity.lock().filling
+    }
+
+    /// It has had what is to be in it, durably.
+    pub fn filled(&self) -> Result<()> {
+        let mut identity = self.identity.lock();
+        if identity.filling {
+            let filled = Identity { filling: false, ..identity.clone() };
+            write_identity(&*self.vfs, &self.dir.join(IDENTITY_FILE), &filled)?;
+            *identity = filled;
+        }
+        Ok(())
     }
 
     /// The tables that have a file.
@@ -191,7 +214,8 @@ fn has_extension(path: &Path, extension: &str) -> bool {
     path.extension().is_some_and(|e| e == extension)
 }
 
-fn check_identity(vfs: &dyn Vfs, dir: &Path, expected: &Identity) -> Result<()> {
+/// What the file says; it is written if there is none.
+fn check_identity(vfs: &dyn Vfs, dir: &Path, expected: Identity) -> Result<Identity> {
     let path = dir.join(IDENTITY_FILE);
     let refuse = |what: String| Err(Error::invalid(format!("data directory {}: {what}", dir.display())));
     if !vfs.exists(&path) {
@@ -201,7 +225,9 @@ fn check_identity(vfs: &dyn Vfs, dir: &Path, expected: &Identity) -> Result<()> 
         if vfs.list(dir)?.iter().any(|p| has_extension(p, TABLE_EXTENSION)) {
             return refuse(format!("it has tables but no {IDENTITY_FILE}: not touched"));
         }
-        return write_identity(vfs, &path, expected);
+        let made = Identity { filling: true, ..expected };
+        write_identity(vfs, &path, &made)?;
+        return Ok(made);
     }
     let found: Identity = match serde_json::from_slice(&read_file(vfs, &path)?) {
         Ok(found) => found,
@@ -221,8 +247,12 @@ fn check_identity(vfs: &dyn Vfs, dir: &Path, expected: &Identity) -> Result<()> 
             "it is of a cluster with {found} partitions, but cluster.partitions is {configured}: the number is fixed when a \
              cluster is first started"
         )),
-        (Some(_), _) => Ok(()),
-        (None, _) => write_identity(vfs, &path, expected),
+        (Some(_), _) => Ok(found),
+        (None, _) => {
+            let named = Identity { filling: found.filling, ..expected };
+            write_identity(vfs, &path, &named)?;
+            Ok(named)
+        }
     }
 }
 

@@ -22,6 +22,7 @@ mod scan;
 mod scrub;
 mod server;
 mod service;
+mod settling;
 mod status;
 pub mod store;
 pub mod table;

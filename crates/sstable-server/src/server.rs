@@ -190,7 +190,10 @@ fn http_state(store: &Arc<Store>, registry: Registry) -> HttpState {
     HttpState {
         registry: Arc::new(Mutex::new(registry)),
         ready: Arc::new(move || {
-            if for_ready.shutdown.is_triggered() { Err("the server is stopping".into()) } else { Ok(()) }
+            if for_ready.shutdown.is_triggered() {
+                return Err("the server is stopping".into());
+            }
+            for_ready.settling.waits_for().map_or(Ok(()), Err)
         }),
         status: Arc::new(move || {
             let store = for_status.clone();

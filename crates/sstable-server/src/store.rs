@@ -16,6 +16,7 @@ use crate::catalog::Catalog;
 use crate::config::SstServerConfig;
 use crate::memory::{JOB_WAIT_MAX, Jobs, SCANS_BYTES};
 use crate::metrics::Metrics;
+use crate::settling::Settling;
 use crate::table::Table;
 use crate::transfer::BrokenOff;
 
@@ -45,6 +46,7 @@ pub struct Store {
     pub fetches: Turns,
     pub compactions: Turns,
     pub started_ns: u64,
+    pub settling: Settling,
 }
 
 impl Store {
@@ -69,6 +71,7 @@ impl Store {
             fetches: Turns::new("fetch", config.copies_max),
             compactions: Turns::new("compaction", config.compactions_max),
             started_ns: env.clock.holder_ns(),
+            settling: Settling::new(config.cluster.partitions, catalog.is_filling()),
             env,
             config,
             catalog,

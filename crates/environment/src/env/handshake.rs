@@ -1,7 +1,8 @@
 //! Servers of one cluster recognise each other: every internal call names the cluster, who calls, and who is called. The
 //! services between servers answer nobody else. (An address that was reused, or a mistake in a file, must not mix two clusters'
 //! data, nor take one server's answers for another's; and what clients may do goes through p-nodes.) By itself it is no
-//! authentication. Where connections are encrypted, it is: the caller must be who its certificate says that it is.
+//! authentication. Where connections are encrypted, it is: the caller must be who its certificate says that it is. What it may ask
+//! for depends on its [role](super::roles).
 //!
 //! The names travel in the `user-agent` header, as `sextant-cluster/<fingerprint in hex> sextant-from/<role>-<id>
 //! sextant-to/<role>-<id>`.
@@ -11,12 +12,14 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use axum::http::uri::PathAndQuery;
 use parking_lot::Mutex;
 use tonic::Status;
 use tonic::metadata::MetadataMap;
 
 use super::identity::Holder;
 use super::net::Caller;
+use super::roles;
 use crate::config::ClusterConfig;
 use sextant_common::error::{Error, ErrorKind};
 use sextant_common::ids::NodeId;
@@ -104,10 +107,15 @@ pub(super) fn user_agent(cluster: &ClusterConfig, from: Party, to: Option<Party>
     agent
 }
 
+/// What is called: with a request from [`crate::calls::CallsLayer`] on.
+#[derive(Clone, Debug)]
+pub(crate) struct CalledPath(pub PathAndQuery);
+
 /// Who is refused is named in the log: so many, each once. They ask again and again.
 const REFUSED_NAMED_MAX: usize = 64;
 
-/// Checks the calls that `me` of this cluster is to answer; for `tonic::service::InterceptorLayer`.
+/// Checks the calls that `me` of this cluster is to answer; for `tonic::service::InterceptorLayer`, within a
+/// [`crate::calls::CallsLayer`].
 pub fn internal_calls(
     cluster: &ClusterConfig,
     me: Party,
@@ -117,15 +125,20 @@ pub fn internal_calls(
     let addresses = Arc::new(Mutex::new(BTreeMap::<Party, Addresses>::new()));
     move |mut request| {
         let caller = request.extensions().get::<Caller>();
+        let called = request.extensions().get::<CalledPath>();
         let checked = check(request.metadata(), &mine, me).and_then(|from| {
-            match caller.and_then(|caller| caller.identity.as_deref()) {
+            let shown = caller.and_then(|caller| caller.identity.as_deref());
+            match shown {
                 Some(shown) if shown.holder != Holder::Server(from) => {
                     let why = format!("the caller says it is {from}, its certificate says {shown}");
-                    Err(Error::new(ErrorKind::Denied, why))
+                    return Err(Error::new(ErrorKind::Denied, why));
                 }
                 // Without encryption nobody has to show who it is; with it, nobody comes in without.
-                _ => Ok(from),
+                _ => {}
             }
+            let called = called.ok_or_else(|| Error::internal("a call without a path"))?;
+            roles::check(called.0.path(), from, shown.is_some())?;
+            Ok(from)
         });
         let error = match checked {
             Ok(from) => {
@@ -255,6 +268,9 @@ mod tests {
             let agent = user_agent(&cluster("a"), from, Some(me));
             request.metadata_mut().insert("user-agent", agent.parse().unwrap());
             request.extensions_mut().insert(Caller { addr: None, identity: shown.map(Arc::new) });
+            request
+                .extensions_mut()
+                .insert(CalledPath(PathAndQuery::from_static("/sextant.v1.Admin/Status")));
             admit(request).map(|_| ()).map_err(|status| (status.code(), status.message().to_owned()))
         };
         let other = Party::sstable(NodeId(2));
@@ -290,6 +306,9 @@ mod tests {
             if let Some(agent) = agent {
                 request.metadata_mut().insert("user-agent", format!("{agent} tonic/0.14").parse().unwrap());
             }
+            request
+                .extensions_mut()
+                .insert(CalledPath(PathAndQuery::from_static("/sextant.v1.Admin/Status")));
             admit(request).map(|_| ()).map_err(|status| status.message().to_owned())
         };
         let agent = |id: &str, from, to| user_agent(&cluster(id), from, to);

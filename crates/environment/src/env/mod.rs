@@ -9,6 +9,7 @@ mod names;
 mod net;
 mod ports;
 mod reaching;
+pub mod roles;
 mod status;
 mod unix;
 mod workers;
@@ -23,6 +24,7 @@ use crate::clock::{Clock, SystemClock};
 use crate::rng::{Rng, SeededRng};
 use crate::vfs::{RealVfs, Vfs};
 
+pub(crate) use handshake::CalledPath;
 pub use handshake::{Party, PartyRole, internal_calls, shown as shown_cluster};
 pub use identity::{Holder, Identity};
 pub use listening::Listening;

@@ -101,3 +101,17 @@ async fn serve_here(
         } => {}
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use sextant_environment::env::roles::callers;
+
+    #[test]
+    fn of_every_method_between_servers_it_is_said_who_may_call_it() {
+        for (path, service, method) in sextant_proto::METHODS {
+            let is_of_clients = ["Kv", "Users", "Whereabouts"].contains(service);
+            assert_eq!(callers(service, method).is_none(), is_of_clients, "{path}");
+            assert!(path.starts_with("/sextant.v1."), "{path}");
+        }
+    }
+}

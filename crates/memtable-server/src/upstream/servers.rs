@@ -202,15 +202,16 @@ impl SstServer {
         }
     }
 
-    /// `wall_ns`: this server's clock, nanoseconds since 1970.
+    /// `wall_ns`: this server's clock, nanoseconds since 1970. `tables_lacking`: how many lacked copies when it was asked before.
     pub async fn inventory(
         &self,
         partition: PartitionId,
         order: OrderNumber,
         wall_ns: u64,
+        tables_lacking: Option<u32>,
     ) -> Result<Vec<Held>> {
         let (order, unix_us) = (Some(order.into()), wall_ns / 1000);
-        let request = v1::InventoryRequest { partition: partition.0, order, unix_us };
+        let request = v1::InventoryRequest { partition: partition.0, order, unix_us, tables_lacking };
         let reply = call(SHORT, "inventory", self.client.clone().inventory(request)).await?;
         let held = |e: v1::InventoryEntry| {
             let id = sst_id_from_wire(&e.id)?;

@@ -156,6 +156,16 @@ impl Catalog {
         ids
     }
 
+    /// Whether the directory has not had yet what is to be in it.
+    pub fn is_filling(&self) -> bool {
+        self.dir.is_filling()
+    }
+
+    /// It has had it. Blocks.
+    pub fn filled(&self) -> Result<()> {
+        self.dir.filled()
+    }
+
     /// The tables of a partition, by id.
     pub fn inventory(&self, partition: PartitionId) -> Vec<(SstId, Entry)> {
         let tables = self.tables.read();

@@ -10,6 +10,7 @@ use sextant_common::ids::{PartitionId, SstId};
 use sextant_common::manifest::SstMeta;
 use sextant_common::sstable;
 use sextant_common::sstable::OrderNumber;
+use sextant_environment::env::roles::may_order;
 use sextant_environment::env::{Party, status_of};
 use sextant_environment::freight::Freight;
 use sextant_environment::room::Share;
@@ -212,12 +213,17 @@ impl Sst for SstService {
         request: Request<InventoryRequest>,
     ) -> Result<Response<InventoryReply>, Status> {
         let from = request.extensions().get::<Party>().copied();
-        let InventoryRequest { partition, order, unix_us } = request.into_inner();
+        let InventoryRequest { partition, order, unix_us, tables_lacking } = request.into_inner();
         let partition = PartitionId(partition);
         if let Some(from) = from {
             let ours_ns = self.store.env.clock.wall_guess_ns();
             self.store.metrics.clocks.heard(from, unix_us.saturating_mul(1000), ours_ns, INVENTORY_LATE_NS);
         }
+        if let (Some(from), Some(_), false) = (from, &order, may_order(from)) {
+            let why = format!("{from} may ask for an inventory, and not give orders");
+            return Err(status_of(Error::new(ErrorKind::Denied, why)));
+        }
+        let is_ordered = order.is_some();
         if let Some(order) = order.map(OrderNumber::from)
             && self.store.catalog.asked(partition, order)
         {
@@ -227,6 +233,14 @@ impl Sst for SstService {
             // and a leader before this one is still giving orders then.)
             if let Err(e) = written {
                 tracing::warn!("who leads partition {partition} was not written down: {e}");
+            }
+        }
+        // (P-nodes ask too, without an order, and say nothing of it.)
+        if is_ordered && self.store.settling.asked(partition, tables_lacking) {
+            let catalog = self.store.catalog.clone();
+            let written = self.store.disk(IoKind::Sync, move || catalog.filled()).await;
+            if let Err(e) = written {
+                tracing::warn!("that this server has what it is to have was not written down: {e}");
             }
         }
         // (Leaders ask every few seconds.)

@@ -2,6 +2,7 @@
 
 mod damage;
 mod disk_faults;
+mod filling;
 mod jobs;
 mod memory;
 mod reads;
@@ -15,7 +16,7 @@ use sextant_common::error::Result;
 use sextant_common::ids::{NodeId, SstId};
 use sextant_common::manifest::SstMeta;
 use sextant_environment::Env;
-use sextant_environment::env::{Party, cluster_channel, error_of};
+use sextant_environment::env::{Party, Whom, cluster_channel, error_of};
 use sextant_environment::vfs::Vfs;
 use sextant_proto::MESSAGE_BYTES_MAX;
 use sextant_proto::convert::sst_id_to_wire;
@@ -192,4 +193,14 @@ fn model(count: u64, seq: u64) -> Model {
         if i % 3 == 2 { (Vec::new(), seq + i, true) } else { (vec![i as u8; 200], seq + i, false) }
     };
     (0..count).map(|i| (key(i), record(i))).collect()
+}
+
+async fn http_get(env: &Env, addr: std::net::SocketAddr, path: &str) -> String {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let mut connection = env.net.connect(addr.to_string(), Whom::Host).await.unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    connection.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    connection.read_to_string(&mut answer).await.unwrap();
+    answer
 }

@@ -1,5 +1,5 @@
 use sextant_common::ErrorKind;
-use sextant_environment::env::{Whom, error_of};
+use sextant_environment::env::error_of;
 
 use super::*;
 use crate::testing::sst_id;
@@ -300,17 +300,6 @@ async fn a_restart_on_a_real_disk_keeps_everything() {
     let metrics = http_get(&env, http, "/metrics").await;
     assert!(metrics.contains("sextant_sst_tables 1"), "{metrics}");
     assert!(metrics.contains("sextant_sst_gets_total 1"), "{metrics}");
-    assert!(http_get(&env, http, "/health/ready").await.starts_with("HTTP/1.1 200"));
     assert!(http_get(&env, http, "/status").await.contains("\"role\""));
     server.shutdown().await;
-}
-
-async fn http_get(env: &Env, addr: std::net::SocketAddr, path: &str) -> String {
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    let mut connection = env.net.connect(addr.to_string(), Whom::Host).await.unwrap();
-    let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
-    connection.write_all(request.as_bytes()).await.unwrap();
-    let mut answer = String::new();
-    connection.read_to_string(&mut answer).await.unwrap();
-    answer
 }

@@ -52,6 +52,8 @@ struct Memory {
     proposed: BTreeSet<(NodeId, SstId)>,
     /// No copies before this time: what was copied last is to be no faster than the configuration says.
     rests_until_ns: u64,
+    /// How many tables lacked copies in the round before. None: there was none.
+    lacking: Option<u32>,
 }
 
 /// Runs until shutdown, one partition replica each; does something only while it leads and serves.
@@ -81,10 +83,14 @@ pub async fn repair_loop(background: Background, mut shutdown: Shutdown) {
 }
 
 /// What the servers that answer hold.
-async fn inventories(background: &Background, term: u64) -> Vec<(&SstServer, Option<Vec<Held>>)> {
+async fn inventories<'b>(
+    background: &'b Background,
+    memory: &Memory,
+) -> Vec<(&'b SstServer, Option<Vec<Held>>)> {
+    let (term, lacking) = (memory.term, memory.lacking);
     let asked = background.servers.all().iter().map(|server| async move {
         let wall_ns = background.shared.env.clock.wall_guess_ns();
-        match server.inventory(background.shared.id, background.order(term), wall_ns).await {
+        match server.inventory(background.shared.id, background.order(term), wall_ns, lacking).await {
             Ok(mut held) => {
                 held.sort_by_key(|table| table.id);
                 (server, Some(held))
@@ -100,7 +106,7 @@ async fn inventories(background: &Background, term: u64) -> Vec<(&SstServer, Opt
 
 async fn round(background: &Background, memory: &mut Memory) {
     let (term, shared) = (memory.term, &background.shared);
-    let inventories = inventories(background, term).await;
+    let inventories = inventories(background, memory).await;
     // The manifest is taken after the inventories, so that a table which was flagged in between is not taken for an orphan.
     if shared.serving() != Some(term) {
         return;
@@ -110,6 +116,9 @@ async fn round(background: &Background, memory: &mut Memory) {
     let now = shared.env.clock.grantor_ns();
     let found = memory.find(background, &inventories, now);
     tell_placement(background, &manifest, &found);
+    // (Of a tier with fewer servers than there are to be copies, no more is asked for.)
+    let replicas = background.tuning.sst_replicas.min(found.len());
+    memory.lacking = u32::try_from(lacking(&manifest, &found, replicas)).ok();
     let held: Vec<(NodeId, &[Held])> = found.iter().filter_map(|s| Some((s.id, s.held?))).collect();
     let may_delete = all_copies_are_there(&manifest, &held, background.tuning.sst_replicas_required);
     for (server, held) in &inventories {
@@ -323,14 +332,18 @@ async fn copy_to<'m>(
     done
 }
 
-/// How many tables have fewer sound copies than they should, for metrics.
+/// For metrics.
 fn tell_placement(background: &Background, manifest: &Manifest, found: &[Found<'_>]) {
-    let sound =
-        |sst: &SstMeta| found.iter().filter(|s| s.held.is_some_and(|held| is_sound(held, sst))).count();
-    let replicas = background.tuning.sst_replicas;
-    let lacking = manifest.all_ssts().filter(|sst| sound(sst) < replicas).count();
+    let lacking = lacking(manifest, found, background.tuning.sst_replicas);
     background.metrics.set_tables_lacking(background.shared.id, lacking);
     background.metrics.set_tables_crowded(background.shared.id, placement::crowded(manifest, found));
+}
+
+/// How many tables have fewer sound copies than that.
+fn lacking(manifest: &Manifest, found: &[Found<'_>], replicas: usize) -> usize {
+    let sound =
+        |sst: &SstMeta| found.iter().filter(|s| s.held.is_some_and(|held| is_sound(held, sst))).count();
+    manifest.all_ssts().filter(|sst| sound(sst) < replicas).count()
 }
 
 /// Whether every table of the manifest is sound on at least `required` servers. A server that does not answer (it may never again)
