@@ -74,7 +74,7 @@ pub(crate) async fn open(
         ..RecoveryReport::default()
     };
     let (states, metas) = partition_states(recovered, partitions, config.cache_bytes, &mut report);
-    let floor = floor_of(&states, &scans, &numbers, plan.last_lsn);
+    let floor = floor_of(&states, &scans, &numbers, &plan);
     let start = Start { last_lsn: plan.last_lsn, floor, metas: metas.clone(), devices };
     let salts = scans.iter().map(|scan| scan.identity.salt).collect();
     let metrics = Metrics::register(registry, devices);
@@ -189,13 +189,16 @@ fn partition_states(
     (states.collect(), metas)
 }
 
-/// Below which lsn nothing is needed: the start of the oldest segment that a first entry lies in.
-fn floor_of(states: &States, scans: &[DeviceScan], numbers: &[Vec<u32>], last_lsn: u64) -> u64 {
+/// Below which lsn nothing is needed: the start of the oldest segment that a first entry lies in. What a checkpoint has stated
+/// stays true: other devices may have used segments again for it, and no recovery finds what lies between the two any more.
+fn floor_of(states: &States, scans: &[DeviceScan], numbers: &[Vec<u32>], plan: &Plan) -> u64 {
     let segments = scans.iter().flat_map(|scan| &scan.chain);
     let first_lsns: std::collections::HashMap<u32, u64> =
         numbers.iter().flatten().copied().zip(segments.map(|segment| segment.header.first_lsn)).collect();
     let firsts = states.iter().filter_map(|(_, state)| state.index.get(state.index.first())?.place);
-    firsts.filter_map(|place| first_lsns.get(&place.segment).copied()).fold(last_lsn + 1, u64::min)
+    let stated = plan.checkpoint.as_ref().map_or(0, |(_, checkpoint)| checkpoint.floor);
+    let starts = firsts.filter_map(|place| first_lsns.get(&place.segment).copied());
+    starts.fold(plan.last_lsn + 1, u64::min).max(stated)
 }
 
 /// Makes everything that was found durable. What may not have been is written again: if its fsync failed, the kernel takes

@@ -149,8 +149,8 @@ impl Worker {
             let floor = self.shared.compute_floor();
             self.shared.queue.offer_floor(floor);
         }
-        let durable_floor = self.shared.queue.durable_floor();
-        while self.full.front().is_some_and(|full| full.last_lsn < durable_floor) {
+        let queue = &self.shared.queue;
+        while self.full.front().is_some_and(|full| queue.may_retire(full.segment.number, full.last_lsn)) {
             if let Some(full) = self.full.pop_front() {
                 self.shared.segments.write().remove(&full.segment.number);
                 self.spares.retire(full.segment, full.capacity);
@@ -240,7 +240,7 @@ impl Worker {
         self.current.end = end;
         self.current.capacity = self.current.capacity.max(end);
         let (space, queue) = (self.space(), &shared.queue);
-        queue.complete(self.device.number, space);
+        queue.complete(self.device.number, self.current.segment.number, space);
         shared.metrics.wrote(self.device.number, taken.items.len() as u64, bytes, fsync_ns, queue.len());
         if self.buffer.bytes.capacity() > BUFFER_BYTES_KEPT {
             self.buffer.bytes = Vec::new();

@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 use std::io;
 
-use super::floors::Floors;
+use super::floors::{Floors, Written};
 use super::item::{Completion, Item};
 use crate::format::batch::BATCH_HEADER_BYTES;
 use crate::format::checkpoint::{Checkpoint, LogMeta};
@@ -203,12 +203,12 @@ impl Books {
         !self.items.is_empty() && self.in_flight.iter().any(Option::is_none)
     }
 
-    /// What a device was given is durable.
-    pub(super) fn complete(&mut self, device: usize, space: Space) -> Done {
+    /// What a device was given is durable, in the segment of this number.
+    pub(super) fn complete(&mut self, device: usize, segment: u32, space: Space) -> Done {
         self.space[device] = space;
         let done = self.in_flight[device].take();
         if let Some((lsn, floor)) = done.and_then(|done| done.checkpoint) {
-            self.floors.wrote(lsn, floor);
+            self.floors.wrote(Written { lsn, floor, segment });
         }
         let first = self.in_flight.iter().flatten().map(|f| f.first_lsn).fold(self.taken_lsn + 1, u64::min);
         let durable = first - 1;

@@ -3,9 +3,20 @@
 //! A floor is computed from the partitions, which run ahead of what was taken for a device; it may be stated only by a
 //! checkpoint that speaks for at least what the partitions may have shown. A segment may be used again once a checkpoint is
 //! durable that states a floor above its records, and so is everything that this checkpoint speaks for: every recovery will
-//! find it usable.
+//! find it usable. The segment that holds this checkpoint stays, whatever its records are, until another one is found: the
+//! first checkpoint of the next segment may speak for records that another device loses.
 //!
 //! Pure. Invariant: `durable <= stated <= current`, and none of them ever falls.
+
+/// A checkpoint that is durable itself.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Written {
+    /// It speaks for the records up to this one.
+    pub lsn: u64,
+    pub floor: u64,
+    /// The number of the segment that it is in.
+    pub segment: u32,
+}
 
 #[derive(Debug, Default)]
 pub(super) struct Floors {
@@ -17,10 +28,13 @@ pub(super) struct Floors {
     current: u64,
     /// Was stated by one that is at least on its way.
     stated: u64,
-    /// Stated by checkpoints that are durable themselves, but that speak for records that are not yet: (lsn, floor).
-    pending: Vec<(u64, u64)>,
+    /// Checkpoints that speak for records that are not durable yet.
+    pending: Vec<Written>,
     /// Stated by a checkpoint that every recovery will find.
     durable: u64,
+    /// The newest such checkpoint. None: the one that the run began with, which every device has. A device gives up its copy
+    /// only for a newer one before all records of its own; the oldest of these speaks for nothing that is not durable.
+    holder: Option<Written>,
 }
 
 impl Floors {
@@ -62,22 +76,26 @@ impl Floors {
         last_lsn < self.current && last_lsn >= self.stated
     }
 
-    /// A checkpoint is durable that speaks for the records up to `lsn`.
-    pub fn wrote(&mut self, lsn: u64, floor: u64) {
-        self.pending.push((lsn, floor));
+    pub fn wrote(&mut self, checkpoint: Written) {
+        self.pending.push(checkpoint);
     }
 
-    /// All records up to `lsn` are durable. Returns whether the durable floor rose.
+    /// All records up to `lsn` are durable. Returns whether segments may be used again that were needed before.
     pub fn settle(&mut self, lsn: u64) -> bool {
-        let before = self.durable;
-        for (_, floor) in self.pending.extract_if(.., |(spoken_for, _)| *spoken_for <= lsn) {
-            self.durable = self.durable.max(floor);
+        let mut is_newer = false;
+        for found in self.pending.extract_if(.., |checkpoint| checkpoint.lsn <= lsn) {
+            if self.holder.is_none_or(|held| (held.lsn, held.floor) <= (found.lsn, found.floor)) {
+                self.durable = self.durable.max(found.floor);
+                self.holder = Some(found);
+                is_newer = true;
+            }
         }
-        self.durable > before
+        is_newer
     }
 
-    pub fn durable(&self) -> u64 {
-        self.durable
+    /// Whether a segment with this number and last lsn may be used again.
+    pub fn may_retire(&self, segment: u32, last_lsn: u64) -> bool {
+        last_lsn < self.durable && self.holder.is_none_or(|held| held.segment != segment)
     }
 }
 
@@ -103,13 +121,41 @@ mod tests {
         assert_eq!(floors.state(), 50);
         assert!(!floors.would_free(20), "once is enough");
         // Durable, but it speaks for records up to 72.
-        floors.wrote(72, 50);
+        floors.wrote(Written { lsn: 72, floor: 50, segment: 3 });
         assert!(!floors.settle(71));
-        assert_eq!(floors.durable(), 10);
+        assert!(floors.may_retire(1, 9) && !floors.may_retire(1, 10));
         assert!(floors.settle(72));
-        assert_eq!(floors.durable(), 50);
+        assert!(floors.may_retire(1, 49) && !floors.may_retire(1, 50));
         floors.offer(40, 72);
         floors.taken(80);
         assert_eq!(floors.state(), 50, "a floor never falls");
+    }
+
+    #[test]
+    fn the_checkpoint_that_recovery_needs_keeps_its_segment() {
+        let mut floors = Floors::new(10);
+        floors.wrote(Written { lsn: 30, floor: 25, segment: 3 });
+        assert!(floors.settle(30));
+        assert!(
+            floors.may_retire(2, 20) && !floors.may_retire(3, 20),
+            "its records are not needed, but it is"
+        );
+        // The next segment is durable, but another device has yet to write record 31.
+        floors.wrote(Written { lsn: 31, floor: 25, segment: 4 });
+        assert!(!floors.settle(30));
+        assert!(!floors.may_retire(3, 20));
+        assert!(floors.settle(31), "the floor is the same, but segment 3 is free");
+        assert!(floors.may_retire(3, 20) && !floors.may_retire(4, 20));
+        // Two become usable at a time: the newer one is what recovery chooses.
+        floors.wrote(Written { lsn: 40, floor: 36, segment: 6 });
+        floors.wrote(Written { lsn: 35, floor: 33, segment: 5 });
+        assert!(floors.settle(40));
+        assert!(floors.may_retire(5, 34) && !floors.may_retire(6, 34));
+    }
+
+    #[test]
+    fn every_device_has_the_first_checkpoint_of_a_run() {
+        let floors = Floors::new(10);
+        assert!(floors.may_retire(1, 9) && floors.may_retire(2, 9) && !floors.may_retire(1, 10));
     }
 }

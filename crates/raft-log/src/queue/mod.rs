@@ -142,10 +142,10 @@ impl Queue {
         take
     }
 
-    /// What a device was given is durable.
-    pub fn complete(&self, device: usize, space: Space) {
+    /// What a device was given is durable, in the segment of this number.
+    pub fn complete(&self, device: usize, segment: u32, space: Space) {
         let mut books = self.books.lock();
-        let done = books.complete(device, space);
+        let done = books.complete(device, segment, space);
         drop(books);
         if done.completes {
             self.durable.notify_one();
@@ -234,9 +234,9 @@ impl Queue {
         self.books.lock().floors.would_free(last_lsn)
     }
 
-    /// Segments whose records all lie below it may be used again.
-    pub fn durable_floor(&self) -> u64 {
-        self.books.lock().floors.durable()
+    /// Whether the segment of this number, whose last record is this one, may be used again.
+    pub fn may_retire(&self, segment: u32, last_lsn: u64) -> bool {
+        self.books.lock().floors.may_retire(segment, last_lsn)
     }
 
     // For the completer.

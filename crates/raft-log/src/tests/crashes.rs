@@ -18,7 +18,7 @@ use crate::{Entry, IoFlushed, LogId, PartitionLog, RaftLog, TypeConfig, Vote, lo
 use super::support::{Contents, Server, marked, try_contents};
 
 #[derive(Clone, Debug)]
-enum Step {
+pub(super) enum Step {
     Append {
         partition: usize,
         count: usize,
@@ -46,6 +46,10 @@ enum Step {
     },
     /// Waits until everything is durable.
     Settle,
+    /// Lets the devices go on for so many milliseconds of paused time.
+    Pause {
+        ms: u64,
+    },
     Crash,
     /// The process dies, the kernel lives.
     Kill,
@@ -109,8 +113,8 @@ impl Contents {
 
 type Model = [Contents; 3];
 
-struct Run {
-    server: Server,
+pub(super) struct Run {
+    pub(super) server: Server,
     log: Option<RaftLog>,
     /// What the log was when it was opened.
     base: Model,
@@ -126,7 +130,10 @@ struct Run {
 
 impl Run {
     async fn new(seed: u64, devices: usize, mode: CrashMode) -> Self {
-        let mut server = Server::with_devices(seed, devices);
+        Self::on(Server::with_devices(seed, devices), mode).await
+    }
+
+    pub(super) async fn on(mut server: Server, mode: CrashMode) -> Self {
         server.config.segment_bytes = 16 << 10;
         server.vfs.set_crash_mode(mode);
         let log = Some(server.open().await.unwrap());
@@ -152,7 +159,7 @@ impl Run {
         self.records.push((partition, record));
     }
 
-    async fn step(&mut self, step: &Step) -> Result<(), TestCaseError> {
+    pub(super) async fn step(&mut self, step: &Step) -> Result<(), TestCaseError> {
         match *step {
             Step::Append { partition, count, length } => {
                 let first = self.now[partition].last().map_or(1, |id| id.index + 1);
@@ -215,6 +222,7 @@ impl Run {
                     }
                 }
             }
+            Step::Pause { ms } => tokio::time::sleep(std::time::Duration::from_millis(ms)).await,
             Step::Crash => {
                 self.collect_acks();
                 self.server.vfs.crash();

@@ -5,6 +5,7 @@ mod devices;
 mod faults;
 mod fixture;
 mod openraft_suite;
+mod overlaps;
 mod reading;
 mod segments;
 mod snapshots;

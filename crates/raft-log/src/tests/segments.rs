@@ -107,6 +107,29 @@ async fn a_late_purge_frees_segments_without_another_append() {
     log.shutdown().await;
 }
 
+/// A purge's checkpoint states a floor within the segment. An entry that comes later lies in the same segment, but what is
+/// before the floor may be gone from other devices: a restart must not ask for it again.
+#[tokio::test]
+async fn a_floor_does_not_fall_when_the_log_is_opened_again() {
+    let server = small(1);
+    let log = server.open().await.unwrap();
+    fill(&log, 0, 1, 1..=105).await;
+    log.partition(PartitionId(0)).purge(log_id(1, 105)).await.unwrap();
+    log.shutdown().await;
+    let floor_of = || {
+        let newest =
+            server.scan(0).unwrap().checkpoints.into_iter().max_by_key(|found| (found.lsn, found.run));
+        newest.unwrap().checkpoint.floor
+    };
+    let stated = floor_of();
+    for round in 1..=3 {
+        let log = server.open().await.unwrap();
+        append(&log.partition(PartitionId(0)), vec![marked(0, 1, 105 + round, 10)]).await.unwrap();
+        log.shutdown().await;
+        assert!(floor_of() >= stated, "round {round}: {} after {stated}", floor_of());
+    }
+}
+
 #[tokio::test]
 async fn a_partition_that_trickles_holds_its_segment() {
     let server = small(1);

@@ -17,6 +17,7 @@ use sextant_environment::vfs::{Vfs, VfsFile};
 use sextant_environment::{Clock, Env};
 use sextant_simulated::FaultyVfs;
 
+use crate::recovery::scan::{DeviceScan, identify, scan};
 use crate::{Entry, LogId, Member, PartitionLog, Payload, RaftLog, RaftLogConfig, Vote, log_id};
 
 /// Remembers why the process would have ended.
@@ -47,9 +48,29 @@ impl Workers for AtOnce {
     }
 }
 
+/// All on the runtime of the test, which can pause its time: the same seed gives the same order of everything.
+#[derive(Default)]
+struct OneThread;
+
+impl Workers for OneThread {
+    fn dedicated(&self, _name: &str, task: BoxFuture<'static, ()>) {
+        tokio::spawn(task);
+    }
+
+    fn blocking(&self, work: Box<dyn FnOnce() + Send>) {
+        work();
+    }
+
+    fn cores(&self) -> usize {
+        1
+    }
+}
+
 pub(super) struct Server {
     /// Blocking work is done at once.
     pub at_once: bool,
+    /// So is it, and devices have no threads.
+    pub one_thread: bool,
     pub clock: Arc<dyn Clock>,
     pub vfs: FaultyVfs,
     pub config: RaftLogConfig,
@@ -75,6 +96,7 @@ impl Server {
         let partitions = vec![PartitionId(0), PartitionId(1), PartitionId(2)];
         Self {
             at_once: false,
+            one_thread: false,
             clock: Arc::new(SystemClock::default()),
             vfs: FaultyVfs::new(seed),
             config,
@@ -90,9 +112,17 @@ impl Server {
             rng: Arc::new(SeededRng::new(self.seed)),
             vfs: Arc::new(self.vfs.clone()),
             net: Arc::new(TcpNetwork::default()),
-            workers: if self.at_once { Arc::new(AtOnce::default()) } else { Arc::new(ThreadWorkers) },
+            workers: self.workers(),
             fatal: self.fatals.clone(),
             probe: None,
+        }
+    }
+
+    fn workers(&self) -> Arc<dyn Workers> {
+        match (self.one_thread, self.at_once) {
+            (true, _) => Arc::new(OneThread),
+            (false, true) => Arc::new(AtOnce::default()),
+            (false, false) => Arc::new(ThreadWorkers),
         }
     }
 
@@ -112,28 +142,32 @@ impl Server {
         log.shutdown().await;
     }
 
+    /// What recovery would read of a device.
+    pub fn scan(&self, device: usize) -> Result<DeviceScan> {
+        let (env, dir) = (self.env(), &self.config.devices[device]);
+        let place = crate::format::identity::Identity {
+            cluster: self.config.cluster.clone(),
+            node: self.config.node.0,
+            device: device as u16,
+            devices: self.config.devices.len() as u16,
+            salt: 0,
+        };
+        scan(&env, dir, identify(&env, dir, place)?)
+    }
+
     /// What is on the devices, for people.
     pub fn dump(&self) -> String {
         use crate::format::record::read_records;
-        use crate::recovery::scan::{identify, scan};
         let mut out = String::new();
         for (device, dir) in self.config.devices.iter().enumerate() {
-            let place = crate::format::identity::Identity {
-                cluster: self.config.cluster.clone(),
-                node: self.config.node.0,
-                device: device as u16,
-                devices: self.config.devices.len() as u16,
-                salt: 0,
-            };
-            let identity = identify(&self.env(), dir, place).unwrap();
-            let salt = identity.salt;
-            let scanned = match scan(&self.env(), dir, identity) {
+            let scanned = match self.scan(device) {
                 Ok(scanned) => scanned,
                 Err(e) => {
                     out += &format!("{}: {e}\n", dir.display());
                     continue;
                 }
             };
+            let salt = scanned.identity.salt;
             for batch in &scanned.batches {
                 let segment = &scanned.chain[batch.segment];
                 let header = batch.header;
