@@ -40,6 +40,21 @@ const TOLD_MISFIT: [(u8, Misfit); 6] = [
     (9, Misfit::OtherObject),
 ];
 
+/// A group's own header, and the payload's version and kind.
+const HEADER_BYTES: usize = 34;
+const TABLE_HEADER_BYTES: usize = 20;
+const WRITE_HEADER_BYTES: usize = 13;
+const REQUEST_HEADER_BYTES: usize = 28;
+const RESULT_HEADER_BYTES: usize = 9;
+/// What a result tells beside bytes: kind, length, a length that is told.
+const TOLD_HEADER_BYTES: usize = 13;
+/// The most that the log says of an operation, beside its key, its value, and the value that it tells: all its headers, marks, the
+/// hash of its prefix.
+pub const OPERATION_BYTES_MAX: usize =
+    TABLE_HEADER_BYTES + WRITE_HEADER_BYTES + 2 * size_of::<u64>() + RESULT_HEADER_BYTES + TOLD_HEADER_BYTES;
+/// And of a request that is alone in its group, beside its operations.
+pub const REQUEST_BYTES_MAX: usize = HEADER_BYTES + REQUEST_HEADER_BYTES;
+
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Group {
     pub term: u64,
@@ -98,16 +113,24 @@ impl Group {
     pub fn written_bytes(&self) -> usize {
         let word = |is_there: bool| if is_there { size_of::<u64>() } else { 0 };
         let words = |w: &Write| word(!w.marks.is_none()) + word(w.prefix.is_some());
-        let bytes = |w: &Write| w.key.len() + w.value.as_ref().map_or(0, Bytes::len) + words(w) + 13;
-        let told = |r: &RecordedOutcome| r.told.as_ref().map_or(0, |told| told.bytes() + 13) + 9;
-        let answer = |request: &RequestResult| request.results.iter().map(told).sum::<usize>() + 28;
+        let bytes =
+            |w: &Write| w.key.len() + w.value.as_ref().map_or(0, Bytes::len) + words(w) + WRITE_HEADER_BYTES;
+        let told = |r: &RecordedOutcome| {
+            r.told.as_ref().map_or(0, |told| told.bytes() + TOLD_HEADER_BYTES) + RESULT_HEADER_BYTES
+        };
+        let answer =
+            |request: &RequestResult| request.results.iter().map(told).sum::<usize>() + REQUEST_HEADER_BYTES;
         let answers: usize = self.requests.iter().map(answer).sum();
         self.tables.iter().flat_map(|t| &t.writes).map(bytes).sum::<usize>() + answers
     }
 
+    /// At most so long is its entry's payload.
+    pub fn entry_bytes(&self) -> usize {
+        HEADER_BYTES + self.tables.len() * TABLE_HEADER_BYTES + self.written_bytes()
+    }
+
     pub fn encode(&self, out: &mut BytesMut) {
-        let bytes = self.written_bytes();
-        out.reserve(bytes + 64 + self.tables.len() * 20);
+        out.reserve(self.entry_bytes());
         out.put_u64_le(self.term);
         out.put_u64_le(self.first_seq);
         out.put_u64_le(self.time_ms);
@@ -353,6 +376,7 @@ mod tests {
             let mut out = BytesMut::new();
             group.encode(&mut out);
             prop_assert_eq!(&Group::decode(&out).unwrap(), &group);
+            prop_assert!(crate::command::Command::Group(group.clone()).encode().len() <= group.entry_bytes());
             for cut in 0..out.len() {
                 prop_assert!(Group::decode(&out[..cut]).is_err());
             }

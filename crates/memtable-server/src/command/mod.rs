@@ -15,7 +15,7 @@ use sextant_common::error::{Error, Result};
 use sextant_proto::convert::command::Logged;
 
 pub use configuration::{Configuration, ConfigurationRules};
-pub use group::{Group, RequestResult, TableWrites, Write};
+pub use group::{Group, OPERATION_BYTES_MAX, REQUEST_BYTES_MAX, RequestResult, TableWrites, Write};
 pub use sextant_common::command::{
     Alteration, ChangeTable, Compaction, Configure, CutPoint, EndCut, EnsureTable, Flush, Freeze, Load,
     OpenCut, OpenSession, Placement, Relocation, Tick,

@@ -14,18 +14,60 @@ use crate::upstream::SstServer;
 /// Ids beyond those that the inputs' bytes ask for: what outputs weigh is known when they are written.
 const IDS_TO_SPARE: usize = 2;
 
+/// The ids that one worker may use. What it has not named when it ended is given up: it may have written some of it, and may go on
+/// where nobody hears of it any more. So no other worker uses them.
+struct Ids<'b> {
+    background: &'b Background,
+    ids: Vec<SstId>,
+}
+
+impl<'b> Ids<'b> {
+    fn new(background: &'b Background, job: &CompactionJob) -> Self {
+        let ids = (0..outputs_max(job)).map(|_| background.new_id(job.plan, job.epoch));
+        Self { background, ids: ids.collect() }
+    }
+
+    /// The outputs are what came of it: no server was told to write more.
+    fn become_outputs(mut self, outputs: &[SstMeta]) {
+        let mut unused = std::mem::take(&mut self.ids);
+        unused.retain(|id| outputs.iter().all(|meta| meta.id != *id));
+        self.background.unused(&unused);
+    }
+}
+
+impl Drop for Ids<'_> {
+    fn drop(&mut self) {
+        self.background.give_up(std::mem::take(&mut self.ids));
+    }
+}
+
 /// The outputs, in the order of their ranges.
 pub(super) async fn run(background: &Background, job: &CompactionJob) -> Result<Vec<SstMeta>> {
-    let ids: Vec<SstId> = (0..outputs_max(job)).map(|_| background.new_id(job.plan, job.epoch)).collect();
-    let written = write(background, job, &ids).await;
-    let used: Vec<SstId> = written.iter().flatten().map(|meta| meta.id).collect();
-    let (failed, unused) = (written.is_err(), ids.into_iter().filter(|id| !used.contains(id)).collect());
-    if failed {
-        background.give_up(unused)
-    } else {
-        background.unused(&unused)
+    let mut first = Some(Ids::new(background, job));
+    let id = first.as_ref().and_then(|ids| ids.ids.first().copied());
+    let Some(id) = id else { return Err(Error::internal("a compaction without an output")) };
+    // All of them on the servers of the first: the worker has them all.
+    let targets = background.choose(id);
+    let mut errors = Vec::new();
+    for worker in &targets {
+        let ids = first.take().unwrap_or_else(|| Ids::new(background, job));
+        let outputs = match write_on(background, job, worker, &ids.ids).await {
+            Ok(outputs) => outputs,
+            Err(e) => {
+                errors.push(format!("server {}: {e}", worker.id));
+                continue;
+            }
+        };
+        match spread(background, job, (worker, &targets), &ids.ids, outputs).await {
+            Ok(outputs) => {
+                ids.become_outputs(&outputs);
+                return Ok(outputs);
+            }
+            Err(of_outputs) => errors.extend(of_outputs),
+        }
+        break;
     }
-    written
+    Err(Error::unavailable(format!("compaction: too few sstable servers ({})", errors.join("; "))))
 }
 
 /// How many outputs there may be.
@@ -38,12 +80,19 @@ fn outputs_max(job: &CompactionJob) -> usize {
     (job.cuts.len().saturating_add(by_size)).min(COMPACTION_OUTPUTS_MAX)
 }
 
-async fn write(background: &Background, job: &CompactionJob, ids: &[SstId]) -> Result<Vec<SstMeta>> {
-    let Some(first) = ids.first() else { return Err(Error::internal("a compaction without an output")) };
-    // All of them on the servers of the first: the worker has them all.
-    let targets = background.choose(*first);
-    let order = |gather| CompactionOrder {
-        gather,
+/// One server does it.
+async fn write_on(
+    background: &Background,
+    job: &CompactionJob,
+    worker: &SstServer,
+    ids: &[SstId],
+) -> Result<Vec<SstMeta>> {
+    let missing = missing(job, worker);
+    // (Also if a copy fails: those before it go when nobody needs them.)
+    let copies = missing.iter().map(|input| (worker.id, input.id)).collect();
+    let _gathered = Gathered::new(&background.shared, copies);
+    let order = CompactionOrder {
+        gather: missing.into_iter().map(|input| copy_order(background, job, input)).collect(),
         inputs: job.inputs.iter().map(|s| s.id).collect(),
         outputs: ids.to_vec(),
         cuts: job.cuts.clone(),
@@ -55,47 +104,40 @@ async fn write(background: &Background, job: &CompactionJob, ids: &[SstId]) -> R
         expired_by: job.expired_by,
         origin: Some(job.origin.clone()),
     };
-    let mut errors = Vec::new();
-    for worker in &targets {
-        let missing = missing(job, worker);
-        // (Also if a copy fails: those before it go when nobody needs them.)
-        let copies = missing.iter().map(|input| (worker.id, input.id)).collect();
-        let _gathered = Gathered::new(&background.shared, copies);
-        let gather = missing.into_iter().map(|input| copy_order(background, job, input)).collect();
-        let outputs = match worker.compact(&order(gather)).await {
-            Ok(outputs) => outputs,
-            Err(e) => {
-                errors.push(format!("server {}: {e}", worker.id));
-                continue;
-            }
-        };
-        if outputs.is_empty() {
-            return Ok(outputs);
-        }
-        // (A server of an older version knows of no ranges.)
-        if !job.origin.range.is_made_of(outputs.iter().map(|meta| &meta.range))
-            || !outputs.iter().all(|meta| ids.contains(&meta.id))
-        {
-            errors.push(format!("server {}: its outputs are not what was asked for", worker.id));
-            break;
-        }
-        let required = background.tuning.sst_replicas_required.min(targets.len());
-        let others = targets.iter().filter(|s| s.id != worker.id);
-        let copied = join_all(others.map(|other| copy(background, job.term, other, &outputs, worker))).await;
-        let durable = 1 + copied.iter().filter(|copied| copied.is_ok()).count();
-        errors.extend(copied.into_iter().filter_map(Result::err));
-        if durable >= required {
-            let entry = |meta: SstMeta| SstMeta {
-                replicas: targets.iter().map(|s| s.id).collect(),
-                // Where there was nothing between cuts its file answers, for whoever rebuilds a manifest; nobody has to look there.
-                range: meta.range.between(&job.cuts, &meta.min_key, &meta.max_key),
-                ..meta
-            };
-            return Ok(outputs.into_iter().map(entry).collect());
-        }
-        break;
+    worker.compact(&order).await
+}
+
+/// What the worker has written is checked, and copied to the others.
+async fn spread(
+    background: &Background,
+    job: &CompactionJob,
+    (worker, targets): (&SstServer, &[&SstServer]),
+    ids: &[SstId],
+    outputs: Vec<SstMeta>,
+) -> Result<Vec<SstMeta>, Vec<String>> {
+    if outputs.is_empty() {
+        return Ok(outputs);
     }
-    Err(Error::unavailable(format!("compaction: too few sstable servers ({})", errors.join("; "))))
+    // (A server of an older version knows of no ranges.)
+    if !job.origin.range.is_made_of(outputs.iter().map(|meta| &meta.range))
+        || !outputs.iter().all(|meta| ids.contains(&meta.id))
+    {
+        return Err(vec![format!("server {}: its outputs are not what was asked for", worker.id)]);
+    }
+    let required = background.tuning.sst_replicas_required.min(targets.len());
+    let others = targets.iter().filter(|s| s.id != worker.id);
+    let copied = join_all(others.map(|other| copy(background, job.term, other, &outputs, worker))).await;
+    let durable = 1 + copied.iter().filter(|copied| copied.is_ok()).count();
+    if durable < required {
+        return Err(copied.into_iter().filter_map(Result::err).collect());
+    }
+    let entry = |meta: SstMeta| SstMeta {
+        replicas: targets.iter().map(|s| s.id).collect(),
+        // Where there was nothing between cuts its file answers, for whoever rebuilds a manifest; nobody has to look there.
+        range: meta.range.between(&job.cuts, &meta.min_key, &meta.max_key),
+        ..meta
+    };
+    Ok(outputs.into_iter().map(entry).collect())
 }
 
 async fn copy(
@@ -151,3 +193,6 @@ impl Drop for Gathered<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

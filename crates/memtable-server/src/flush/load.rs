@@ -10,8 +10,9 @@ use bytes::Bytes;
 use sextant_common::error::{Error, Result};
 use sextant_common::ids::{Generation, NodeId, Seq, SstId};
 use sextant_common::key_range::KeyRange;
+use sextant_common::limits::KEY_BYTES_MAX;
 use sextant_common::load::LOADED_SSTS_MAX;
-use sextant_common::manifest::{Generations, Origin, SstMeta};
+use sextant_common::manifest::{Generations, Origin, SstMeta, TableOptions};
 use sextant_common::sstable::{IngestOrder, RecordVersion};
 use sextant_proto::v1;
 use tokio::sync::mpsc;
@@ -25,12 +26,26 @@ const MESSAGES_WAITING: usize = 2;
 /// A server that does not take the next message for so long is left to repair.
 const LAGGARD: Duration = Duration::from_secs(10);
 
-/// What a load's tables may take in the entry that adopts them, which has to fit into messages between servers.
-const ENTRY_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// What a load's tables may take in the entry that adopts them, which has to fit into messages between servers; beyond the last one.
+const TABLES_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// What one table takes there, beside its keys.
+const TABLE_BYTES: usize = 256;
+/// The most that a load takes in the log.
+pub const LOAD_BYTES_MAX: usize = TABLES_BYTES_MAX + 4 * KEY_BYTES_MAX + TABLE_BYTES;
+
+/// Hashes of which a table's filter is made. Whoever writes a table keeps some 38 bytes for each in memory until it is sealed, and has
+/// room for a million of them (sstable-server, `memory.rs`): small records come to a table of the target's size with many more.
+const TABLE_HASHES_MAX: u64 = 1_000_000;
 
 /// At most: each end of a table may become one of its range.
 fn entry_bytes(sst: &SstMeta) -> usize {
-    2 * (sst.min_key.len() + sst.max_key.len()) + 256
+    2 * (sst.min_key.len() + sst.max_key.len()) + TABLE_BYTES
+}
+
+/// Whether a table of so many bytes and records takes no more. Each record may have a prefix of its own beside its key.
+fn is_full(bytes: u64, records: u64, target_bytes: u64, options: &TableOptions) -> bool {
+    let hashes = if options.filter_prefix == 0 { records } else { records.saturating_mul(2) };
+    bytes >= target_bytes || hashes >= TABLE_HASHES_MAX
 }
 
 /// What arrives at once.
@@ -91,8 +106,8 @@ impl<'b> Arriving<'b> {
             }
             self.last_key = record.key.clone();
         }
-        let target = self.background.tuning.sst_target_bytes;
-        if self.open.as_ref().is_some_and(|open| open.bytes >= target) {
+        let (target, options) = (self.background.tuning.sst_target_bytes, &self.job.options);
+        if self.open.as_ref().is_some_and(|open| is_full(open.bytes, open.records, target, options)) {
             self.finish_table().await?;
         }
         let mut open = match self.open.take() {
@@ -121,15 +136,17 @@ impl<'b> Arriving<'b> {
 
     fn begin_table(&self) -> Result<Open> {
         let job = &self.job;
-        if self.done.iter().map(entry_bytes).sum::<usize>() > ENTRY_BYTES_MAX {
+        if self.done.iter().map(entry_bytes).sum::<usize>() > TABLES_BYTES_MAX {
             return Err(Error::invalid(
                 "the keys of a load's tables are too long for one entry of the log: load it in parts",
             ));
         }
         if self.done.len() >= LOADED_SSTS_MAX {
             let most = self.background.tuning.sst_target_bytes.saturating_mul(LOADED_SSTS_MAX as u64);
+            let records = TABLE_HASHES_MAX * LOADED_SSTS_MAX as u64;
             return Err(Error::invalid(format!(
-                "a load has at most {LOADED_SSTS_MAX} tables in a partition, so about {most} bytes: load it in parts"
+                "a load has at most {LOADED_SSTS_MAX} tables in a partition, so about {most} bytes, or {records} records: load it in \
+                 parts"
             )));
         }
         let generation = Generation(job.first.0 + self.done.len() as u64);
@@ -269,5 +286,23 @@ async fn why(answer: JoinHandle<Result<SstMeta>>) -> String {
         Ok(Err(e)) => e.to_string(),
         Ok(Ok(_)) => "it has ended the table".into(),
         Err(e) => e.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_of_small_records_ends_before_its_servers_have_no_room_for_its_hashes() {
+        let (target, plain) = (128 << 20, TableOptions::default());
+        let with_prefixes = TableOptions { filter_prefix: 4, ..plain.clone() };
+        assert!(!is_full(0, 0, target, &plain));
+        assert!(is_full(target, 1, target, &plain));
+        // 16 bytes each: a tenth of the target.
+        assert!(is_full(16_000_000, 1_000_000, target, &plain));
+        assert!(!is_full(16_000_000, 999_999, target, &plain));
+        assert!(is_full(8_000_000, 500_000, target, &with_prefixes), "two hashes a record");
+        assert!(!is_full(8_000_000, 499_999, target, &with_prefixes));
     }
 }

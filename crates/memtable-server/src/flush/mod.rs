@@ -30,7 +30,7 @@ use crate::upstream::{SstServer, SstServers};
 /// How long others are asked before an sstable server that could not do what it was asked.
 const FAILING: Duration = Duration::from_secs(60);
 
-pub use load::{Arriving, LoadPiece};
+pub use load::{Arriving, LOAD_BYTES_MAX, LoadPiece};
 pub use repair::repair_loop;
 
 /// Write one frozen memtable as an SSTable (minor compaction).

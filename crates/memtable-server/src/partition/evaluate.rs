@@ -15,7 +15,7 @@ use bytes::Bytes;
 use sextant_common::expiry::{Tick, is_expired};
 use sextant_common::ids::{Generation, Seq, TableId};
 use sextant_common::key::{filter_prefix, prefix_hash};
-use sextant_common::limits::BATCH_BYTES_MAX;
+use sextant_common::limits::{BATCH_BYTES_MAX, BATCH_OPS_MAX};
 use sextant_common::marks::{Kind, Marks};
 use sextant_common::operation::{
     Base, Change, Condition, Effect, Misfit, Present, RecordedOutcome, Returns, Tally, Told, Update, WriteOp,
@@ -26,7 +26,7 @@ use sextant_rules::mutant::{self, Mutant};
 use super::Partition;
 use super::rules::{self, Asks, Checked, InMemtable};
 use super::sessions;
-use crate::command::{Group, RequestResult, TableWrites, Write};
+use crate::command::{Group, OPERATION_BYTES_MAX, REQUEST_BYTES_MAX, RequestResult, TableWrites, Write};
 use crate::lease::ring::Run;
 use crate::memtable::{Bookmark, Memtable, Seen, Version};
 
@@ -127,6 +127,10 @@ const TOLD_BYTES_MAX: usize = 12 * 1024 * 1024;
 /// Values that are kept for a repetition of one request, in bytes: of the rest it learns that they are forgotten. So no request pushes
 /// all others out of the duplicate table, and the log's entry stays about as long as what was sent.
 const KEPT_BYTES_MAX: usize = 64 * 1024;
+
+/// The longest entry that one request makes, in bytes.
+pub const REQUEST_ENTRY_BYTES_MAX: usize =
+    REQUEST_BYTES_MAX + BATCH_BYTES_MAX + BATCH_OPS_MAX * OPERATION_BYTES_MAX + KEPT_BYTES_MAX;
 
 /// What a request has used of what it may.
 struct Allowance {

@@ -1,7 +1,8 @@
 //! The bulk load that a partition's leader has begun: one at a time. It is in the leader's memory alone until the log has it: whoever
 //! loads sends the records again if the leader changes.
 //!
-//! Invariant: tables of a load are pending ([`ReplicaState::pending_ssts`](super::ReplicaState)) as long as it is here.
+//! Invariant: tables of a load are pending ([`ReplicaState::pending_ssts`](super::ReplicaState)) as long as it is here and may be adopted:
+//! in the term in which it began.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

@@ -3,6 +3,7 @@
 //! Owns no rule: the worker's are in [`crate::worker`], those of reads in [`crate::reading`].
 
 mod admission;
+mod catch_up;
 mod handle;
 mod inbox;
 mod loading;
@@ -14,6 +15,7 @@ mod state;
 #[cfg(test)]
 pub use admission::QueueShare;
 pub use admission::QueuedWrite;
+pub use catch_up::{Behind, CatchUp};
 pub use handle::Handle;
 pub use inbox::{Event, FilterSet, KnownLog, LogFeed, TableWish, body_of};
 pub use loading::{Adopted, LoadJob, LoadPlace, Phase, Written};

@@ -16,7 +16,7 @@ use sextant_rules::mutant::{self, Mutant};
 use sextant_rules::probe::PausePoint;
 use tokio::sync::{Notify, watch};
 
-use super::{LoadPlace, Numbers, Published};
+use super::{CatchUp, LoadPlace, Numbers, Published};
 use crate::command::{Configuration, ConfigurationRules};
 use crate::incarnation::Incarnation;
 use crate::leadership::{LeaderLease, Strangers, Told, VoteGuard};
@@ -70,7 +70,8 @@ pub struct ReplicaState {
     pub manifest_version: watch::Sender<ManifestVersion>,
     /// Those that are held, for who waits for one. (What must not be deleted is asked of the view.)
     pub cuts: watch::Sender<Arc<[Arc<Cut>]>>,
-    /// SSTables that this leader has asked for and that are not yet in the manifest: not orphans.
+    /// SSTables that this leader has asked for and that are not yet in the manifest: not orphans. Forgotten when they are named or given
+    /// up, and when a later term is served ([`Self::serve`]).
     pub pending_ssts: Mutex<Vec<SstId>>,
     /// Copies of inputs that a compaction of this leader needs where they are: not surplus.
     pub gathered_ssts: Mutex<Vec<(NodeId, SstId)>>,
@@ -80,6 +81,7 @@ pub struct ReplicaState {
     pub avoided_ssts: Mutex<BTreeSet<NodeId>>,
     /// sstable servers that could not do what this replica asked of them, and until when others are asked first, on the grantor's clock.
     pub failing_ssts: Mutex<BTreeMap<NodeId, u64>>,
+    pub catch_up: CatchUp,
     /// Why the partition is not founded, if this server knows.
     pub unfounded: Mutex<Option<String>>,
     /// Numbers for /status, refreshed by the worker.
@@ -142,6 +144,7 @@ impl ReplicaState {
             load: LoadPlace::default(),
             avoided_ssts: Mutex::default(),
             failing_ssts: Mutex::default(),
+            catch_up: CatchUp::default(),
             unfounded: Mutex::default(),
             numbers: Mutex::default(),
             ack_signalled: AtomicBool::new(false),
@@ -167,6 +170,15 @@ impl ReplicaState {
     /// `node` 0: nobody leads, as far as this node knows.
     pub fn set_leader(&self, term: u64, node: u64) {
         *self.leader.lock() = (term, node);
+    }
+
+    /// This node's first entry of `term` is published. Everything before it is committed, and the view has it: what was asked for in an
+    /// earlier term is named by the manifest or by a cut, or no command that names it can come into effect any more (the log has none
+    /// that is not committed, and results of jobs of other terms are given up). So it is pending no more, whatever became of its command.
+    pub fn serve(&self, term: u64) {
+        self.pending_ssts.lock().retain(|id| id.epoch.term >= term);
+        self.serving_term.store(term, Ordering::Release);
+        self.catch_up.serves();
     }
 
     /// The term that this node serves, if its leader lease still holds. To be asked *after* the state was read.
@@ -232,5 +244,26 @@ impl ReplicaState {
         let incarnation = Incarnation::for_tests(env, 1);
         let state = Self::new(env, 1, &partition, &founding, &incarnation, &Arc::default(), SERIALS_MAX);
         Arc::new(Self { guard: Arc::new(VoteGuard::new(0, 0)), ..state })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sextant_common::ids::Epoch;
+
+    use super::*;
+    use crate::partition::testing::sst;
+
+    #[test]
+    fn tables_of_earlier_terms_are_pending_no_more_when_a_later_one_is_served() {
+        let state = ReplicaState::for_tests(&Env::real());
+        let of = |term, counter| SstId { epoch: Epoch { term, incarnation: 1 }, ..sst(counter).id };
+        let (lost, newest) = (of(3, 1), of(5, 2));
+        state.pending_ssts.lock().extend([lost, newest]);
+        state.serve(3);
+        assert_eq!(*state.pending_ssts.lock(), [lost, newest], "the log may name them yet");
+        state.serve(5);
+        assert_eq!(*state.pending_ssts.lock(), [newest]);
+        assert_eq!(state.serving_term.load(Ordering::Acquire), 5);
     }
 }

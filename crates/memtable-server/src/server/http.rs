@@ -15,7 +15,7 @@ use sextant_environment::Env;
 use sextant_environment::http::{self, HttpState};
 use sextant_environment::shutdown::Shutdown;
 
-use crate::replica::{Handle, ReplicaState};
+use crate::replica::{Behind, Members, ReplicaState};
 use crate::service::{Context, status};
 
 /// Why a server that has lost its memory of a partition is not ready. `unfounded`: why nobody may let it in.
@@ -25,6 +25,29 @@ fn waits_to_be_let_in(partition: PartitionId, unfounded: Option<&str>) -> String
          of the voters, until `sextant admin voters` names it)"
     );
     unfounded.map_or(waits.clone(), |why| format!("{waits}; {why}"))
+}
+
+/// Why a replica is not ready, if it is not: it has to know a leader, and to have caught up once since the server started. But nobody
+/// tells a server that was removed, who leads; so that is asked of no other than voters, and whether it has caught up of no other than
+/// members.
+fn why_not_ready(shared: &ReplicaState) -> Option<String> {
+    let Members { voters, learners } = shared.numbers.lock().members.clone();
+    let is_voter = voters.is_empty() || voters.contains(&shared.node);
+    if shared.leader().node == 0 {
+        let unfounded = || shared.unfounded.lock().clone();
+        return is_voter
+            .then(|| unfounded().unwrap_or_else(|| format!("partition {} has no leader", shared.id)));
+    }
+    let behind = shared.catch_up.behind().filter(|_| is_voter || learners.contains(&shared.node))?;
+    Some(is_behind(shared.id, behind))
+}
+
+fn is_behind(partition: PartitionId, Behind { applied, committed }: Behind) -> String {
+    let start = format!("partition {partition}: this server has not caught up since it started");
+    match committed {
+        Some(committed) => format!("{start}: it has the log up to {applied}, of {committed} committed"),
+        None => format!("{start}: it has not heard yet what is committed"),
+    }
 }
 
 /// Which partitions this server leads and serves, when somebody looks.
@@ -65,21 +88,11 @@ pub(super) async fn serve(
             if ready.draining.is_triggered() {
                 return Err("the server is stopping".into());
             }
-            // Ready: every partition has a leader that this node knows; but nobody tells a server that was removed.
-            let removed = |h: &Handle| {
-                let members = h.shared.numbers.lock().members.clone();
-                !members.voters.is_empty() && !members.voters.contains(&h.shared.node)
-            };
-            let lost = ready.partitions.values().find(|h| h.shared.incarnation.is_lost(h.shared.id));
-            if let Some(h) = lost {
-                return Err(waits_to_be_let_in(h.shared.id, h.shared.unfounded.lock().as_deref()));
+            let replicas = || ready.partitions.values().map(|handle| &*handle.shared);
+            if let Some(lost) = replicas().find(|shared| shared.incarnation.is_lost(shared.id)) {
+                return Err(waits_to_be_let_in(lost.id, lost.unfounded.lock().as_deref()));
             }
-            let lacking = ready.partitions.values().find(|h| h.shared.leader().node == 0 && !removed(h));
-            let why = |h: &Handle| {
-                let unfounded = h.shared.unfounded.lock().clone();
-                unfounded.unwrap_or_else(|| format!("partition {} has no leader", h.shared.id))
-            };
-            lacking.map_or(Ok(()), |h| Err(why(h)))
+            replicas().find_map(why_not_ready).map_or(Ok(()), Err)
         }),
         status: Arc::new(move || {
             let json = status::json(&shown);
@@ -102,5 +115,45 @@ mod tests {
         );
         let why = waits_to_be_let_in(PartitionId(3), Some("run `sextant admin recover`"));
         assert!(why.starts_with(&waits) && why.ends_with("; run `sextant admin recover`"), "{why}");
+    }
+
+    #[test]
+    fn a_server_is_ready_when_it_has_caught_up_once_since_it_started() {
+        let shared = ReplicaState::for_tests(&Env::real());
+        let why = || why_not_ready(&shared);
+        assert_eq!(why().unwrap(), "partition 0 has no leader");
+        // (As the vote that was written down says.)
+        shared.set_leader(3, 2);
+        assert!(why().unwrap().ends_with("has not heard yet what is committed"));
+        shared.catch_up.heard(Some(7));
+        shared.catch_up.applied(5);
+        assert!(why().unwrap().ends_with("it has the log up to 5, of 7 committed"));
+        shared.catch_up.applied(7);
+        assert_eq!(why(), None);
+        shared.catch_up.heard(Some(900));
+        assert_eq!(why(), None, "it stays so");
+        shared.set_leader(4, 0);
+        assert_eq!(why().unwrap(), "partition 0 has no leader");
+    }
+
+    #[test]
+    fn a_leader_has_caught_up_when_it_serves() {
+        let shared = ReplicaState::for_tests(&Env::real());
+        shared.set_leader(3, shared.node);
+        assert!(why_not_ready(&shared).is_some());
+        shared.serve(3);
+        assert_eq!(why_not_ready(&shared), None);
+    }
+
+    #[test]
+    fn a_learner_catches_up_too_and_nobody_tells_a_server_that_was_removed() {
+        let shared = ReplicaState::for_tests(&Env::real());
+        let members = |learners: &[u64]| Members { voters: vec![2, 3], learners: learners.to_vec() };
+        shared.numbers.lock().members = members(&[shared.node]);
+        assert_eq!(why_not_ready(&shared), None);
+        shared.set_leader(3, 2);
+        assert!(why_not_ready(&shared).unwrap().contains("has not caught up"));
+        shared.numbers.lock().members = members(&[]);
+        assert_eq!(why_not_ready(&shared), None);
     }
 }

@@ -5,14 +5,15 @@
 //!
 //! Invariant: writes stop while there is still room for the entries that make room: freezes, flush flags and elections.
 
-use sextant_common::error::Result;
+use sextant_common::error::{Error, ErrorKind, Result};
 
 use super::leading::{Leading, Upkeep};
 use super::replica::Replica;
 use crate::raft::acceptor::room::room_of_groups;
+use crate::raft::wire;
 use crate::replica::Writes;
 
-/// What must fit for a freeze or a flag to be proposed. Writes were refused long before.
+/// What must fit for a freeze or a flag to be proposed: none of them is longer. Writes were refused long before.
 const COMMAND_ROOM_BYTES: u64 = 128 * 1024;
 /// The longest that a group is held back when memory runs short.
 const SLOWDOWN_NS_MAX: u64 = 20_000_000;
@@ -22,6 +23,11 @@ fn slowdown_ns(bytes: usize, limit_bytes: usize) -> u64 {
     let start = limit_bytes / 4 * 3;
     let over = bytes.saturating_sub(start) as u64;
     SLOWDOWN_NS_MAX * over / (limit_bytes / 4).max(1) as u64
+}
+
+/// Whether a command needs no more room than there is when commands are proposed at all.
+fn is_short(bytes: usize) -> bool {
+    bytes as u64 <= COMMAND_ROOM_BYTES
 }
 
 impl Replica {
@@ -40,6 +46,24 @@ impl Replica {
     /// Whether the log takes a command of the worker's own.
     pub fn log_takes_commands(&self) -> Result<()> {
         self.server_log.check_room(COMMAND_ROOM_BYTES)
+    }
+
+    /// Whether the log takes a command of so many bytes. What makes room is short, and goes in as long as there is room for commands at
+    /// all; what is longer (a load, a compaction with many outputs) needs as much room as a group of its size.
+    pub fn log_takes_command(&self, bytes: usize) -> Result<()> {
+        wire::check_entry(bytes)?;
+        let room = match is_short(bytes) {
+            true => self.log_takes_commands(),
+            false => self.log_takes(bytes),
+        };
+        room.map_err(|e| {
+            Error::new(ErrorKind::Overloaded, format!("the log takes no command of {bytes} bytes: {e}"))
+        })
+    }
+
+    /// The same of a command whose turn has come: whether there is room for commands was looked at for that.
+    pub fn log_takes_if_long(&self, bytes: usize) -> Result<()> {
+        if is_short(bytes) { Ok(()) } else { self.log_takes_command(bytes) }
     }
 
     /// How long a group is held back when memtables hold `bytes`.

@@ -160,6 +160,7 @@ impl Replica {
         replica.apply_configuration(None);
         replica.tell_of_checkpoints();
         replica.tell_of_manifest();
+        replica.shared.catch_up.applied(replica.partition.committed_index());
         replica
     }
 

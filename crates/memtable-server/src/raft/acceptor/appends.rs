@@ -104,7 +104,17 @@ impl Acceptor {
         let request = sent.request?;
         self.reach().check_append(&request)?;
         self.check_memory(request.vote.leader_id.term, sent.acknowledged)?;
+        self.note_commit(&request);
         Ok(request)
+    }
+
+    /// What a leader says to be committed, for this server's readiness: not what one says that was. (Before Raft knows of the leader:
+    /// otherwise there would be one, and nobody would have said anything.)
+    fn note_commit(&self, request: &AppendEntriesRequest<TypeConfig>) {
+        let catch_up = &self.shared.catch_up;
+        if !catch_up.is_reached() && self.log.partition(self.shared.id).vote() <= Some(request.vote) {
+            catch_up.heard(request.leader_commit.as_ref().map(|id| id.index));
+        }
     }
 
     /// The answer to the first message of a stream, if it is a heartbeat whose answer is known.
@@ -115,6 +125,7 @@ impl Acceptor {
         }
         self.reach().check_append(request)?;
         self.check_memory(request.vote.leader_id.term, first.acknowledged)?;
+        self.note_commit(request);
         self.bind_guard(first.asked_ns);
         Ok(self.knows_answer(request).then_some(Ok(Ok(request.prev_log_id))))
     }

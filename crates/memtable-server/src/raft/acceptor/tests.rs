@@ -157,3 +157,20 @@ async fn who_is_only_asked_whether_it_would_lead_is_not_named() {
     assert!(member.acceptor.is_named_heir(&Vote::new_committed(3, 2), false).unwrap());
     assert_eq!(named(), 3);
 }
+
+#[tokio::test]
+async fn what_is_committed_is_believed_of_the_newest_leader_only_and_of_the_first_message_that_says_it() {
+    let member = Member::start().await;
+    let append = async |term, committed: Option<u64>| {
+        let mut sent = heartbeat(OWN, term);
+        sent.request.as_mut().unwrap().leader_commit = committed.map(|index| log_id(term, index));
+        member.acceptor.append(sent).await.unwrap();
+    };
+    let committed = || member.acceptor.shared.catch_up.behind().unwrap().committed;
+    append(3, None).await;
+    append(2, Some(5)).await;
+    assert_eq!(committed(), None, "it does not know yet, or it leads no more");
+    append(3, Some(7)).await;
+    append(3, Some(900)).await;
+    assert_eq!(committed(), Some(7));
+}

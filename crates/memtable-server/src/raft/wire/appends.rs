@@ -3,12 +3,29 @@
 use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, StreamAppendError, StreamAppendResult};
 use sextant_common::error::{Error, Result};
 use sextant_common::ids::LogPosition;
-use sextant_proto::v1;
+use sextant_proto::{MESSAGE_BYTES_MAX, v1};
 use sextant_raft_log::{LogId, TypeConfig, decode_entry, encode_entry};
 
 use super::{
     Address, leaders_vote_from_wire, log_id_from_wire, position_to_wire, vote_from_wire, vote_to_wire,
 };
+
+/// What a message has beside the only entry that it carries: who sends it to whom, votes, positions.
+const FRAMING_BYTES: usize = 64 * 1024;
+
+/// The longest payload of an entry, in bytes: a follower gets it in one message. (A log takes longer ones, and with one of those no
+/// follower would ever get any further.)
+pub const ENTRY_BYTES_MAX: usize = MESSAGE_BYTES_MAX - FRAMING_BYTES;
+
+/// To be asked before an entry is proposed.
+pub fn check_entry(bytes: usize) -> Result<()> {
+    if bytes <= ENTRY_BYTES_MAX {
+        return Ok(());
+    }
+    Err(Error::invalid(format!(
+        "an entry of the log would have {bytes} bytes: at most {ENTRY_BYTES_MAX}, what a message to another server carries"
+    )))
+}
 
 pub fn append_to_wire(
     address: &Address,
@@ -139,6 +156,7 @@ pub fn stream_result_from_wire(
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
+    use sextant_common::error::ErrorKind;
     use sextant_raft_log::log_id_at;
 
     use super::*;
@@ -175,6 +193,35 @@ mod tests {
             let error = append(prev, entries).unwrap_err();
             assert!(error.message.contains("after"), "{error}");
         }
+    }
+
+    #[test]
+    fn the_longest_entry_fits_into_a_message_and_a_longer_one_is_refused_before_it_is_proposed() {
+        check_entry(ENTRY_BYTES_MAX).unwrap();
+        let error = check_entry(ENTRY_BYTES_MAX + 1).unwrap_err();
+        assert!(error.kind == ErrorKind::Invalid && error.message.contains(&ENTRY_BYTES_MAX.to_string()));
+
+        let far = LogPosition { term: u64::MAX / 2, index: u64::MAX / 2 };
+        let before = LogPosition { index: far.index - 1, ..far };
+        let payload = sextant_raft_log::Payload(vec![0; ENTRY_BYTES_MAX].into());
+        let request = AppendEntriesRequest {
+            vote: sextant_raft_log::Vote::new_committed(far.term, u64::MAX),
+            prev_log_id: Some(log_id_at(before)),
+            leader_commit: Some(log_id_at(before)),
+            entries: vec![openraft::Entry {
+                log_id: log_id_at(far),
+                payload: openraft::EntryPayload::Normal(payload),
+            }],
+        };
+        let address = Address {
+            partition: u32::MAX,
+            from: u64::MAX,
+            to: u64::MAX,
+            cluster: vec![b'c'; 4096].into(),
+            to_incarnation: u64::MAX,
+        };
+        let message = append_to_wire(&address, request, u64::MAX, u64::MAX);
+        assert!(prost::Message::encoded_len(&message) <= MESSAGE_BYTES_MAX);
     }
 
     #[test]

@@ -17,8 +17,8 @@ use sextant_raft_log::{LogId, Vote, log_id_at, position_of};
 use tonic::Status;
 
 pub use appends::{
-    append_from_wire, append_range, append_reply_from_wire, append_reply_to_wire, append_to_wire,
-    stream_result_from_wire, stream_result_to_wire,
+    ENTRY_BYTES_MAX, append_from_wire, append_range, append_reply_from_wire, append_reply_to_wire,
+    append_to_wire, check_entry, stream_result_from_wire, stream_result_to_wire,
 };
 pub use heartbeats::{answer_from_wire, answer_to_wire, heartbeats_to_wire};
 pub use peers::{

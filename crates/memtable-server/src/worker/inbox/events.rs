@@ -92,6 +92,7 @@ impl Worker {
         if !effects.is_empty() {
             self.replica.refresh_view();
         }
+        self.replica.shared.catch_up.applied(self.replica.partition.committed_index());
         if let Some(leading) = &mut self.leading {
             leading.committed(&self.replica, index);
         }
@@ -117,7 +118,9 @@ impl Worker {
     /// Replaces everything by a snapshot that a leader sent (already durable here), then replays the log after it.
     fn install(&mut self, snapshot: &Snapshot) -> Result<()> {
         self.step_down("a snapshot was installed");
-        self.replica.install(snapshot)
+        self.replica.install(snapshot)?;
+        self.replica.shared.catch_up.applied(self.replica.partition.committed_index());
+        Ok(())
     }
 
     /// The writes that have arrived wait for the sequencer, or are told who leads.

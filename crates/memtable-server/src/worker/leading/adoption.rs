@@ -269,7 +269,10 @@ impl Leading {
     }
 
     pub fn see_to_adoption(&mut self, replica: &Replica) {
-        let Some(Adoption { what, until_ns, proposed: false, .. }) = &self.adoption else { return };
+        let Some(Adoption { what, until_ns, proposed, .. }) = &self.adoption else { return };
+        if *proposed {
+            return self.withdraw_adoption_when_full(replica);
+        }
         let (table, is_drop) = (what.table(), what.is_drop());
         let state = replica.partition.table(table);
         let is_change = matches!(what, Adopting::Change(..));
@@ -290,13 +293,15 @@ impl Leading {
             Step::Freeze => self.freeze(replica, table, None),
             Step::Wait => {}
             Step::Propose => self.propose_adoption(replica),
-            Step::GiveUp => self.give_adoption_up(replica, "leases or flushes took too long: try again"),
+            Step::GiveUp => {
+                self.give_adoption_up(replica, Error::retry("leases or flushes took too long: try again"));
+            }
         }
     }
 
     /// Every load, and every change of a table, goes into the log from here.
     fn propose_adoption(&mut self, replica: &Replica) {
-        let Some(adoption) = &mut self.adoption else { return };
+        let Some(adoption) = &self.adoption else { return };
         let table = adoption.what.table();
         let generation = replica.partition.table(table).map_or(Generation(1), |t| t.generation());
         let next_seq = replica.partition.last_seq() + 1;
@@ -311,16 +316,16 @@ impl Leading {
                         Alteration::Options(change.applied_to(&entry.options))
                     }
                     (TableWish::Altered(_), None) => {
-                        return self.give_adoption_up(replica, "the table was dropped");
+                        return self.give_adoption_up(replica, Error::retry("the table was dropped"));
                     }
                 };
-                adoption.proposed = true;
                 let change = ChangeTable { term, table, next_seq, generation, alteration };
-                return self.command(Command::ChangeTable(change), None);
+                return self.queue_adoption(replica, Command::ChangeTable(change));
             }
         };
         if generation >= *first || next_seq > *seq {
-            return self.give_adoption_up(replica, "too much was written since the load began: begin again");
+            let e = Error::retry("too much was written since the load began: begin again");
+            return self.give_adoption_up(replica, e);
         }
         let below = replica.partition.manifest().table(table).map(|t| t.ssts.clone()).unwrap_or_default();
         let flushed = Generation(first.0 + (ssts.len() as u64).max(1) - 1);
@@ -334,26 +339,44 @@ impl Leading {
             flushed,
             ssts: placed(ssts.clone(), &below, flushed),
         };
-        adoption.proposed = true;
-        self.command(Command::Load(load), None);
+        self.queue_adoption(replica, Command::Load(load));
+    }
+
+    /// It is the next command, if the log has room for it. (It does not wait for room: leases and groups are held back meanwhile.)
+    fn queue_adoption(&mut self, replica: &Replica, command: Command) {
+        if let Err(e) = replica.log_takes_command(command.encode().len()) {
+            return self.give_adoption_up(replica, e);
+        }
+        if let Some(adoption) = &mut self.adoption {
+            adoption.proposed = true;
+        }
+        self.command(command, None);
+    }
+
+    /// It waits for its turn, and other partitions of this server have filled the log meanwhile.
+    fn withdraw_adoption_when_full(&mut self, replica: &Replica) {
+        let Err(e) = replica.log_takes_commands() else { return };
+        if self.sequencer.take_own(is_adoption).is_some() {
+            let why = format!("the log takes no more commands: {e}");
+            self.give_adoption_up(replica, Error::new(ErrorKind::Overloaded, why));
+        }
     }
 
     /// It was not proposed, or no replica has taken it.
-    fn give_adoption_up(&mut self, replica: &Replica, why: &'static str) {
+    pub(super) fn give_adoption_up(&mut self, replica: &Replica, why: Error) {
         let Some(adoption) = self.adoption.take() else { return };
         self.adoption_rest.begin(replica.shared.env.clock.grantor_ns());
         replica.shared.desk.withhold(false);
         replica.shared.news.notify_waiters();
-        let _ = adoption.done.send(Adopted::NotNow(Error::retry(why)));
+        let _ = adoption.done.send(Adopted::NotNow(why));
     }
 
     /// An entry did nothing: was it what is to be adopted?
     pub(super) fn adoption_was_ignored(&mut self, replica: &Replica) {
         let is_proposed = self.adoption.as_ref().is_some_and(|adoption| adoption.proposed);
-        let is_queued =
-            self.sequencer.has_own(|command| matches!(command, Command::Load(_) | Command::ChangeTable(_)));
+        let is_queued = self.sequencer.has_own(is_adoption);
         if is_proposed && !is_queued && !replica.partition.is_adopting() {
-            self.give_adoption_up(replica, "the log changed meanwhile: try again");
+            self.give_adoption_up(replica, Error::retry("the log changed meanwhile: try again"));
         }
     }
 
@@ -390,6 +413,10 @@ impl Leading {
     }
 }
 
+fn is_adoption(command: &Command) -> bool {
+    matches!(command, Command::Load(_) | Command::ChangeTable(_))
+}
+
 /// Whether a table is as it is wanted. (One that is not there is not gone: it may come.)
 fn is_so(replica: &Replica, table: TableId, wanted: &TableWish) -> bool {
     match (wanted, replica.partition.manifest().table(table)) {
@@ -400,75 +427,4 @@ fn is_so(replica: &Replica, table: TableId, wanted: &TableWish) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::partition::testing::sst;
-
-    fn ready() -> Facts {
-        Facts {
-            is_written_to: false,
-            is_flushing: false,
-            is_cutting: false,
-            is_leased: false,
-            is_proposing: false,
-            now_ns: 5,
-            until_ns: 10,
-        }
-    }
-
-    #[test]
-    fn a_load_is_proposed_when_no_lease_lives_and_nothing_is_under_way() {
-        assert_eq!(next_step(ready()), Step::Propose);
-        assert_eq!(next_step(Facts { is_leased: true, ..ready() }), Step::Wait);
-        assert_eq!(next_step(Facts { is_flushing: true, ..ready() }), Step::Wait);
-        assert_eq!(next_step(Facts { is_cutting: true, ..ready() }), Step::Wait);
-        assert_eq!(next_step(Facts { is_proposing: true, ..ready() }), Step::Wait);
-        assert_eq!(next_step(Facts { is_written_to: true, ..ready() }), Step::Freeze);
-        assert_eq!(next_step(Facts { is_written_to: true, is_proposing: true, ..ready() }), Step::Wait);
-    }
-
-    #[test]
-    fn writes_are_not_held_back_for_ever() {
-        let late = Facts { now_ns: 10, ..ready() };
-        assert_eq!(next_step(Facts { is_leased: true, ..late }), Step::GiveUp);
-        assert_eq!(next_step(late), Step::Propose, "it is ready");
-    }
-
-    #[test]
-    fn after_a_vain_attempt_writes_go_on_for_longer_each_time_up_to_a_bound() {
-        let mut rest = Rest::default();
-        assert!(rest.check(5).is_ok());
-        let mut now_ns = 5;
-        let mut rests = Vec::new();
-        for _ in 0..5 {
-            rest.begin(now_ns);
-            assert!(rest.check(now_ns).unwrap_err().is_retryable());
-            rests.push((rest.until_ns - now_ns) / HOLD_NS);
-            assert!(rest.check(rest.until_ns - 1).is_err());
-            now_ns = rest.until_ns;
-            assert!(rest.check(now_ns).is_ok());
-        }
-        assert_eq!(rests, [1, 2, 4, 4, 4]);
-        now_ns += FORGIVEN_NS;
-        rest.begin(now_ns);
-        assert_eq!(rest.until_ns, now_ns + HOLD_NS, "long ago");
-    }
-
-    #[test]
-    fn loaded_tables_are_columns_where_nothing_was_and_answer_for_all_keys_above_others() {
-        let loaded = |counter, key: &'static str| SstMeta {
-            min_key: key.into(),
-            generations: Generations::new(100 + u64::from(counter), 100 + u64::from(counter)),
-            ..sst(counter)
-        };
-        let three = || vec![loaded(0, "c"), loaded(1, "m"), loaded(2, "t")];
-        let columns = placed(three(), &SstList::default(), Generation(102));
-        let ranges: Vec<_> =
-            columns.iter().map(|sst| (sst.range.start.clone(), sst.range.end.clone())).collect();
-        assert_eq!(ranges, [("t".into(), "".into()), ("m".into(), "t".into()), ("".into(), "m".into())]);
-        assert!(columns.iter().all(|sst| sst.generations == Generations::new(1, 102)));
-        let above = placed(three(), &vec![sst(9)].into(), Generation(102));
-        assert!(above.iter().all(|sst| sst.range.is_all()));
-        assert_eq!(above[0].generations, Generations::new(102, 102), "newest first");
-    }
-}
+mod tests;

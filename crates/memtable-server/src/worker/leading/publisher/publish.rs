@@ -100,7 +100,7 @@ impl Leading {
         if (queue.has_published(self.tenure.first_index) || mutant::active(Mutant::FreshLeaderReads))
             && shared.serving_term.load(Ordering::Relaxed) != self.tenure.term
         {
-            shared.serving_term.store(self.tenure.term, Ordering::Release);
+            shared.serve(self.tenure.term);
             shared.news.notify_waiters();
         }
         if !published.any && !queue.is_empty() {

@@ -10,10 +10,11 @@ use sextant_raft_log::{Payload, TypeConfig};
 use sextant_rules::mutant::{self, Mutant};
 use tokio::sync::oneshot;
 
-use super::{COMMANDS_MAX, Formed, LATE, REFUSED_PAUSE_NS, Turn};
+use super::{COMMANDS_MAX, Formed, LATE, REFUSED_PAUSE_NS, Turn, refused};
 use crate::command::{Command, Freeze, Group};
 use crate::lease::ring::Run;
 use crate::partition::evaluate::{Refusal, Verdict};
+use crate::raft::wire;
 use crate::replica::{QueuedWrite, WriteFate};
 use crate::worker::leading::Leading;
 use crate::worker::proposal::{Decided, PendingCommand, Proposal, Proposed, Refused};
@@ -122,12 +123,16 @@ impl Leading {
         let now_ms = replica.shared.env.clock.wall_guess_ns() / 1_000_000;
         let requests = writes.iter().map(|write| &write.request);
         let evaluated = replica.partition.evaluate_up_to(replica.tuning.group_bytes, term, requests, now_ms);
-        let group_bytes = evaluated.group.as_ref().map_or(0, Group::written_bytes);
+        let group_bytes = evaluated.group.as_ref().map_or(0, Group::entry_bytes);
         if group_bytes > replica.tuning.group_bytes
             && let Err(e) = replica.log_takes(group_bytes)
         {
             // What updates make of large values is not known before. Nothing of it is out yet.
             refuse(replica, writes, &format!("the log takes no group of this size: {e}"));
+            return None;
+        }
+        if let Err(e) = wire::check_entry(group_bytes) {
+            refused::too_long(&replica.metrics, writes, e);
             return None;
         }
         let mut decided = Vec::with_capacity(writes.len());
@@ -240,8 +245,9 @@ impl Leading {
             (tick.at, serial) = announced;
         }
         let payload = pending.command.encode();
-        if let Err(e) = replica.configuration().check_format(Command::format_needed(&payload)) {
-            return pending.end(Err(e));
+        let format = replica.configuration().check_format(Command::format_needed(&payload));
+        if let Err(e) = format.and_then(|()| replica.log_takes_if_long(payload.len())) {
+            return self.refuse_command(replica, pending, e);
         }
         self.propose(replica, payload, serial, Proposed::Command(pending)).await;
     }

@@ -4,6 +4,7 @@
 //! never both pass a condition. Rare commands go through the same door.
 
 mod forming;
+mod refused;
 
 use std::collections::VecDeque;
 
@@ -101,6 +102,12 @@ impl Sequencer {
             _ => false,
         };
         proposed || self.own_commands.iter().any(|pending| kind(&pending.command))
+    }
+
+    /// Takes back a command of this kind that waits: it is certainly not in the log.
+    pub fn take_own(&mut self, kind: impl Fn(&Command) -> bool) -> Option<Box<PendingCommand>> {
+        let at = self.own_commands.iter().position(|pending| kind(&pending.command))?;
+        self.own_commands.remove(at)
     }
 
     /// Takes what is to be proposed next. `takes_command`, `takes_group`: whether there is room for one.
@@ -201,6 +208,17 @@ mod tests {
         sequencer.own_commands.push_back(pending(9));
         assert!(turns(&mut sequencer, false, true, 1).is_empty());
         assert_eq!(turns(&mut sequencer, true, true, 2), [9, 1]);
+    }
+
+    #[test]
+    fn a_command_that_waits_can_be_taken_back_and_what_is_proposed_cannot() {
+        let mut sequencer = Sequencer::default();
+        sequencer.own_commands.extend([pending(8), pending(9)]);
+        sequencer.proposal = Some(Proposal::for_tests(1, Proposed::Command(pending(7))));
+        let is = |session| move |command: &Command| matches!(command, Command::OpenSession(OpenSession { session: of, .. }) if *of == session);
+        assert!(sequencer.take_own(is(7)).is_none() && sequencer.has_own(is(7)));
+        assert!(sequencer.take_own(is(9)).is_some() && !sequencer.has_own(is(9)));
+        assert!(sequencer.has_own(is(8)), "others stay");
     }
 
     #[test]

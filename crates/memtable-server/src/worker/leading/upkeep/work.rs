@@ -255,6 +255,16 @@ impl Leading {
         }
     }
 
+    /// What came of a compaction cannot go into the log.
+    pub fn compaction_refused(&mut self, replica: &Replica, compaction: &Compaction, why: &Error) {
+        let Compaction { table, range, inputs, outputs, .. } = compaction;
+        tracing::warn!(partition = %replica.shared.id, %table, "compaction refused: {why}");
+        replica.metrics.compaction_failures.inc();
+        replica.background.give_up(outputs.iter().map(|sst| sst.id).collect());
+        self.upkeep.compactions.failed(*table, range, inputs, why);
+        self.upkeep.compactions.wait(*table, range, replica.shared.env.clock.grantor_ns());
+    }
+
     /// A change of the manifest or the configuration is committed.
     pub fn has_committed(&mut self, replica: &mut Replica, effect: &CommitEffect) {
         let Upkeep { flushes, compactions, .. } = &mut self.upkeep;
