@@ -186,7 +186,7 @@ impl Joined {
         Ok(())
     }
 
-    fn next(&mut self) -> Result<Option<RecordVersion>> {
+    pub fn next(&mut self) -> Result<Option<RecordVersion>> {
         let least = self.sources.iter().enumerate().min_by(|(_, a), (_, b)| a.0.key.cmp(&b.0.key));
         let Some(at) = least.map(|(at, _)| at) else { return Ok(None) };
         let (record, records) = self.sources.swap_remove(at);

@@ -249,6 +249,79 @@ async fn what_has_expired_since_the_backup_is_not_seen_after_a_restore() {
     c.shutdown().await;
 }
 
+/// What the Redis protocol says of these objects.
+async fn said(redis: &mut redis::aio::MultiplexedConnection, commands: &[&str]) -> Vec<String> {
+    let mut said = Vec::new();
+    for command in commands {
+        let words: Vec<&str> = command.split(' ').collect();
+        let value: redis::Value = redis::cmd(words[0]).arg(&words[1..]).query_async(redis).await.unwrap();
+        // (Fields and members come in no order.)
+        let text = match value {
+            redis::Value::Array(mut values) if ["HKEYS", "SMEMBERS"].contains(&words[0]) => {
+                values.sort_by_key(|value| format!("{value:?}"));
+                format!("{values:?}")
+            }
+            value => format!("{value:?}"),
+        };
+        said.push(format!("{command}: {text}"));
+    }
+    said
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn objects_are_what_they_were_also_where_they_have_changed_since() {
+    let c = Cluster::start(options(2)).await;
+    let dir = tempfile::tempdir().unwrap();
+    let repository = Repository::open(&c.env, dir.path().to_str().unwrap()).unwrap();
+    let operator = client(&c, 1).await;
+    let mut redis = c.redis(0).await;
+    let mut run = async |commands: &[&str]| {
+        for command in commands {
+            let words: Vec<&str> = command.split(' ').collect();
+            redis::cmd(words[0]).arg(&words[1..]).exec_async(&mut redis).await.unwrap();
+        }
+    };
+    run(&["HSET h a 1 b 2", "ZADD z 1 m 2 n", "RPUSH l x y", "SADD s p q", "SADD emptied o"]).await;
+    let asked = [
+        "HLEN h",
+        "HKEYS h",
+        "HMGET h a b c",
+        "ZCARD z",
+        "ZRANGE z 0 -1 WITHSCORES",
+        "ZSCORE z k",
+        "LLEN l",
+        "LRANGE l 0 -1",
+        "SCARD s",
+        "SMEMBERS s",
+        "SMEMBERS emptied",
+        "TYPE z",
+    ];
+    let mut redis = c.redis(0).await;
+    let before = said(&mut redis, &asked).await;
+    let backup = create(&operator, &repository, &create::Options::default(), &silent).await.unwrap().backup;
+    for how in [loaded(), written()] {
+        run(&["HSET h c 3", "HDEL h a", "ZREM z m", "ZADD z 5 k 7 n", "LPUSH l w", "LSET l 1 other"]).await;
+        // One whose elements may not be swept yet.
+        run(&["DEL s emptied", "SADD s r"]).await;
+        assert_ne!(said(&mut redis, &asked).await, before);
+        let how = restore::Options { into_existing: true, ..how };
+        restored_into(&c, &repository, &backup, &how).await;
+        assert_eq!(said(&mut redis, &asked).await, before);
+    }
+    // They go on as they are.
+    run(&["HSET h c 3", "ZADD z 0 first", "RPUSH l z"]).await;
+    let after = said(&mut redis, &["HLEN h", "ZRANGE z 0 0", "LINDEX l -1"]).await;
+    assert_eq!(
+        after,
+        [
+            "HLEN h: int(3)",
+            "ZRANGE z 0 0: array([bulk-string('\"first\"')])",
+            "LINDEX l -1: bulk-string('\"z\"')"
+        ]
+    );
+    c.shutdown().await;
+}
+
 /// The object has its element, and what expires will.
 async fn assert_object(c: &Cluster) {
     let mut redis = c.redis(1).await;

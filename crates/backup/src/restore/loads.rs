@@ -9,14 +9,14 @@ use sextant_common::error::Result;
 use sextant_common::ids::{LoadId, PartitionId};
 use sextant_common::sstable::RecordVersion;
 
-use crate::records::Joined;
+use super::renaming::Renamed;
 
 /// Of a message.
 const RECORDS_MAX: usize = 4000;
 const BYTES_MAX: usize = 512 * 1024;
 
-/// Makes the records of a piece once more.
-pub type Again<'a> = &'a (dyn Fn() -> Result<Joined> + Send + Sync);
+/// Makes the records of a piece once more. Their keys rise.
+pub type Again<'a> = &'a (dyn Fn() -> Result<Renamed> + Send + Sync);
 
 struct Piece<'a> {
     records: Again<'a>,

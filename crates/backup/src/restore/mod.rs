@@ -2,16 +2,20 @@
 //!
 //! What is large is loaded ([`loads`]), [piece](pieces) by piece; what is small is written as clients do ([`imports`]). A restore that
 //! ended half-way may be begun again: it writes the same. What the archived log has on top of it is written as clients do ([`log`]),
-//! [folded](fold).
+//! [folded](fold). Objects of the Redis protocol get [new versions](renaming), and are written whole: first all headers, as they are in
+//! the end, then elements.
 
 mod fold;
 mod imports;
 mod loads;
 mod log;
 mod pieces;
+mod renaming;
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures::stream::{self, StreamExt, TryStreamExt};
 use sextant_client::{Client, ScanOptions};
@@ -30,6 +34,7 @@ use crate::repository::Repository;
 use crate::{Progress, USERS_TABLE};
 pub use log::restore_to;
 use pieces::{Share, Source, Target, targets};
+use renaming::{Part, Pass, Renamed, Renaming};
 
 /// Of files that are brought here at once, for one partition, about: whole ones, whatever of them goes there.
 const PIECE_BYTES: u64 = 2 * 1024 * 1024 * 1024;
@@ -83,32 +88,10 @@ pub async fn restore(
     options: &Options,
     progress: Progress<'_>,
 ) -> Result<Restored> {
-    let tables = chosen(backup, options)?;
-    let known: BTreeMap<String, TableOptions> =
-        client.list_tables().await?.into_iter().map(|table| (table.name, table.options)).collect();
-    if !options.into_existing {
-        check_empty(client, tables.keys().filter(|name| known.contains_key(*name))).await?;
-    }
-    let cluster = SlotMap::even(client.partitions().await?);
-    let targets = targets(&slots_of(backup)?, &cluster);
-    let dir = work_dir(options.dir.as_deref())?;
-    let now = Tick(repository.env.clock.wall_guess_ns() / 1_000_000);
+    let restoring = Restoring::begin(client, repository, backup, options, progress).await?;
     let mut restored = Restored::default();
-    // (All of them first: what the cluster cannot have is refused before anything is written.)
-    for (name, table_options) in &tables {
-        client.ensure_table(name, table_options).await?;
-    }
-    for (name, table_options) in &tables {
-        let cluster = cluster.clone();
-        let restoring = Restoring { client, repository, backup, options, progress, dir: &dir, cluster, now };
-        // (Where its keys go is another matter in a table with other options, and each write finds its way.)
-        let may_load = known.get(name).is_none_or(|options| options == table_options);
-        let records = stream::iter(targets.iter())
-            .map(|target| restoring.table(name, table_options, may_load, target))
-            .buffer_unordered(options.parallel.max(1))
-            .try_fold(0, |all, records| std::future::ready(Ok(all + records)))
-            .await?;
-        restored.records.insert(name.clone(), records);
+    for part in [Part::Headers, Part::Elements] {
+        restoring.part(part, &mut restored).await?;
     }
     Ok(restored)
 }
@@ -129,13 +112,73 @@ struct Restoring<'a> {
     backup: &'a Backup,
     options: &'a Options,
     progress: Progress<'a>,
-    dir: &'a Path,
+    /// Where files are put while they are read.
+    dir: PathBuf,
     cluster: SlotMap,
+    targets: Vec<Target>,
+    /// What is restored, by name.
+    tables: BTreeMap<String, TableOptions>,
+    /// What the cluster had before.
+    known: BTreeMap<String, TableOptions>,
+    renaming: Renaming,
     /// What has expired by now is not written: the cluster's own time may be behind, and it would be seen until then.
     now: Tick,
 }
 
-impl Restoring<'_> {
+impl<'a> Restoring<'a> {
+    /// Its tables are there when this returns. (All of them first: what the cluster cannot have is refused before anything is written.)
+    async fn begin(
+        client: &'a Client,
+        repository: &'a Repository,
+        backup: &'a Backup,
+        options: &'a Options,
+        progress: Progress<'a>,
+    ) -> Result<Self> {
+        let tables = chosen(backup, options)?;
+        let known: BTreeMap<String, TableOptions> =
+            client.list_tables().await?.into_iter().map(|table| (table.name, table.options)).collect();
+        if !options.into_existing {
+            check_empty(client, tables.keys().filter(|name| known.contains_key(*name))).await?;
+        }
+        let cluster = SlotMap::even(client.partitions().await?);
+        let targets = targets(&slots_of(backup)?, &cluster);
+        let dir = work_dir(options.dir.as_deref())?;
+        let renaming = Renaming::new(repository.env.rng.nonzero_u64());
+        let now = Tick(repository.env.clock.wall_guess_ns() / 1_000_000);
+        for (name, table_options) in &tables {
+            client.ensure_table(name, table_options).await?;
+        }
+        Ok(Self {
+            client,
+            repository,
+            backup,
+            options,
+            progress,
+            dir,
+            cluster,
+            targets,
+            tables,
+            known,
+            renaming,
+            now,
+        })
+    }
+
+    /// Writes what the backup has of these tables.
+    async fn part(&self, part: Part, restored: &mut Restored) -> Result<()> {
+        for (name, options) in self.tables.iter().filter(|(name, _)| Part::of(name) == part) {
+            // (Where its keys go is another matter in a table with other options, and each write finds its way.)
+            let may_load = self.known.get(name).is_none_or(|known| known == options);
+            let records = stream::iter(&self.targets)
+                .map(|target| self.table(name, options, may_load, target))
+                .buffer_unordered(self.options.parallel.max(1))
+                .try_fold(0, |all, records| std::future::ready(Ok(all + records)))
+                .await?;
+            restored.records.insert(name.clone(), records);
+        }
+        Ok(())
+    }
+
     /// What a partition of the cluster gets of a table: how many records.
     async fn table(
         &self,
@@ -157,24 +200,30 @@ impl Restoring<'_> {
         let (partition, cluster) = (target.partition, &self.cluster);
         let (mut files, mut count) = (Files::default(), 0);
         for range in pieces::ranges(&sources, self.options.piece_bytes) {
-            files.bring(self.repository, &tables, &range, self.dir).await?;
-            let records = || {
+            files.bring(self.repository, &tables, &range, &self.dir).await?;
+            let records = |pass: Pass| {
                 let records =
                     sources.iter().map(|s| files.records(s.table, &range, s.cut.tick.max(self.now)));
                 let (cluster, options) = (cluster.clone(), options.clone());
                 let is_here = move |key: &[u8]| cluster.partition_of(key, &options) == partition;
-                Joined::of(records.collect::<Result<_>>()?, Box::new(is_here))
+                let records = Joined::of(records.collect::<Result<_>>()?, Box::new(is_here))?;
+                Ok(Renamed::new(records, name, self.renaming, pass))
             };
-            if records()?.is_empty() {
+            let all = records(Pass::All)?;
+            if all.is_empty() {
                 continue;
             }
-            count += match is_loaded {
-                true => {
-                    let id = LoadId(self.repository.env.rng.nonzero_u64());
-                    loads::load(self.client, name, id, partition, &records).await?
+            if is_loaded {
+                let id = LoadId(self.repository.env.rng.nonzero_u64());
+                let has_others = Arc::new(AtomicBool::new(false));
+                let rising = || records(Pass::Rising(has_others.clone()));
+                count += loads::load(self.client, name, id, partition, &rising).await?;
+                if has_others.load(Ordering::Relaxed) {
+                    count += imports::import(self.client, name, records(Pass::Others)?).await?;
                 }
-                false => imports::import(self.client, name, records()?).await?,
-            };
+            } else {
+                count += imports::import(self.client, name, all).await?;
+            }
             (self.progress)(format!("table {name:?}, partition {partition}: {count} records so far"));
         }
         Ok(count)
