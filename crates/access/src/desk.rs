@@ -1,8 +1,9 @@
 //! Where it is asked who somebody is: the users that are known here, and those who may always come in.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -12,12 +13,11 @@ use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
-use ring::hmac;
 use serde::{Deserialize, Serialize};
 use sextant_common::{Error, ErrorKind, Result};
 use sextant_environment::Env;
-use tokio::sync::Semaphore;
 
+use crate::comparisons::Comparisons;
 use crate::password;
 use crate::rights::{Principal, Rights};
 use crate::user::{User, check_name};
@@ -25,11 +25,6 @@ use crate::users::Users;
 
 /// How soon a change that was made elsewhere is known here.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Passwords that are being compared at a time, each with 19 MiB and a core of its own, and those that wait for that.
-const COMPARISONS_MAX: usize = 2;
-const WAITING_MAX: usize = 256;
-/// Comparisons whose outcome is remembered, so that a client that shows its password with every call costs little.
-const REMEMBERED_MAX: usize = 1024;
 /// Rounds of a change against others' changes.
 const ROUNDS_MAX: usize = 16;
 /// At most one line about refusals in so long.
@@ -85,10 +80,7 @@ pub struct Desk {
     known: ArcSwap<Known>,
     /// Rises with each change of what is known.
     generation: AtomicU64,
-    comparisons: Arc<Semaphore>,
-    waiting: AtomicUsize,
-    remembered: Mutex<HashMap<hmac_tag::Tag, ()>>,
-    key: hmac::Key,
+    comparisons: Comparisons,
     outcomes: Outcomes,
     wrong_passwords: Mutex<Lines>,
     refusals: Mutex<Lines>,
@@ -143,11 +135,6 @@ impl Outcomes {
     }
 }
 
-mod hmac_tag {
-    /// Of name, password and the hashes that it was compared with.
-    pub type Tag = [u8; 32];
-}
-
 impl Desk {
     /// Knows the superusers; the others as soon as [`Self::watch`] has loaded them.
     pub fn new(
@@ -157,19 +144,13 @@ impl Desk {
         outcomes: Outcomes,
     ) -> Result<Arc<Self>> {
         config.validate()?;
-        let random = ring::rand::SystemRandom::new();
-        let key = hmac::Key::generate(hmac::HMAC_SHA256, &random)
-            .map_err(|_| Error::internal("the operating system gives no random numbers"))?;
         Ok(Arc::new(Self {
+            comparisons: Comparisons::new(env.clone())?,
             env,
             keeper,
             superusers: config.superusers.clone(),
             known: ArcSwap::from_pointee(Known { users: Users::default(), version: 0, loaded: false }),
             generation: AtomicU64::new(1),
-            comparisons: Arc::new(Semaphore::new(COMPARISONS_MAX)),
-            waiting: AtomicUsize::new(0),
-            remembered: Mutex::default(),
-            key,
             outcomes,
             wrong_passwords: Mutex::default(),
             refusals: Mutex::default(),
@@ -198,9 +179,14 @@ impl Desk {
         self.find(DEFAULT_USER)
     }
 
-    /// Who `name` is, if this is its password. `from` is for the log.
-    pub async fn authenticate(&self, name: &str, password: &[u8], from: &str) -> Result<Arc<Principal>> {
-        let authenticated = self.compare(name, password).await;
+    /// Who `name` is, if this is its password. `from`: None: a Unix socket.
+    pub async fn authenticate(
+        &self,
+        name: &str,
+        password: &[u8],
+        from: Option<SocketAddr>,
+    ) -> Result<Arc<Principal>> {
+        let authenticated = self.compare(name, password, from).await;
         match &authenticated {
             Ok(_) => self.count("ok"),
             Err(e) if e.kind == ErrorKind::Unauthenticated => {
@@ -212,7 +198,7 @@ impl Desk {
         authenticated
     }
 
-    async fn compare(&self, name: &str, password: &[u8]) -> Result<Arc<Principal>> {
+    async fn compare(&self, name: &str, password: &[u8], from: Option<SocketAddr>) -> Result<Arc<Principal>> {
         if password.len() > password::PASSWORD_BYTES_MAX || check_name(name).is_err() {
             return Err(wrong());
         }
@@ -230,64 +216,17 @@ impl Desk {
                 known.users.get(name).cloned()
             }
         };
-        // Nobody is told whether a name is a user's: that takes as long.
-        let user = user.unwrap_or_else(nobody);
-        if user.nopass && user.enabled {
+        let enabled = user.as_ref().is_some_and(|user| user.enabled);
+        if enabled && user.as_ref().is_some_and(|user| user.nopass) {
             return self.find(name).ok_or_else(wrong);
         }
-        let tag = self.tag(name, password, &user);
-        let enabled = user.enabled;
-        let is_right = self.remembered.lock().contains_key(&tag) || {
-            let is_right = self.knows(user, password).await?;
-            if is_right {
-                let mut remembered = self.remembered.lock();
-                if remembered.len() >= REMEMBERED_MAX {
-                    remembered.clear();
-                }
-                remembered.insert(tag, ());
-            }
-            is_right
-        };
+        // Nobody is told whether a name is a user's, nor whether that has no password: it takes as long.
+        let user = user.filter(|user| !user.nopass && !user.passwords.is_empty()).unwrap_or_else(nobody);
+        let is_right = self.comparisons.knows(name, password, user, from).await?;
         match is_right && enabled {
             true => self.find(name).ok_or_else(wrong),
             false => Err(wrong()),
         }
-    }
-
-    /// On a thread of its own, of which there are few.
-    async fn knows(&self, user: User, password: &[u8]) -> Result<bool> {
-        struct Waits<'a>(&'a AtomicUsize);
-        impl Drop for Waits<'_> {
-            fn drop(&mut self) {
-                self.0.fetch_sub(1, Ordering::Relaxed);
-            }
-        }
-        let before = self.waiting.fetch_add(1, Ordering::Relaxed);
-        let _waits = Waits(&self.waiting);
-        if before >= WAITING_MAX {
-            return Err(Error::new(ErrorKind::Overloaded, "too many passwords are being compared"));
-        }
-        let permit = self.comparisons.clone().acquire_owned().await;
-        let password = password.to_vec();
-        let compared = self.env.blocking(move || {
-            let _permit = permit;
-            user.knows(&password)
-        });
-        compared.await.ok_or_else(|| Error::new(ErrorKind::Stopping, "the server is stopping"))
-    }
-
-    fn tag(&self, name: &str, password: &[u8], user: &User) -> hmac_tag::Tag {
-        let mut context = hmac::Context::with_key(&self.key);
-        let mut part = |bytes: &[u8]| {
-            context.update(&(bytes.len() as u64).to_le_bytes());
-            context.update(bytes);
-        };
-        part(name.as_bytes());
-        part(password);
-        user.passwords.iter().for_each(|phc| part(phc.as_bytes()));
-        let mut tag = [0; 32];
-        tag.copy_from_slice(context.sign().as_ref());
-        tag
     }
 
     /// All users of the cluster's list, as lines without secrets, and the superusers.
@@ -406,9 +345,10 @@ impl Desk {
     }
 
     /// Names are data of who knocks: only plain ones are repeated.
-    fn log(&self, name: &str, from: &str) {
+    fn log(&self, name: &str, from: Option<SocketAddr>) {
         let Some(left_out) = self.wrong_passwords.lock().next(self.env.clock.holder_ns()) else { return };
         let name = if check_name(name).is_ok() { name } else { "a name that is none" };
+        let from = from.map_or_else(|| "an unknown address".to_owned(), |addr| addr.to_string());
         tracing::warn!(target: "audit", "wrong password for {name} from {from}; {left_out} more since the last such line");
     }
 }
@@ -420,7 +360,7 @@ impl std::fmt::Debug for Desk {
 }
 
 /// Somebody whose password is compared for as long as anybody's, and never right.
-fn nobody() -> User {
+pub(crate) fn nobody() -> User {
     const PHC: &str =
         "$argon2id$v=19$m=19456,t=2,p=1$c2V4dGFudHNleHRhbnQ$AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
     User { passwords: vec![PHC.to_owned()], ..User::default() }
@@ -486,13 +426,13 @@ mod tests {
         let keeper = Arc::new(Memory::default());
         let (one, two) = (desk(&keeper), desk(&keeper));
         // Before the list is known only superusers are.
-        one.authenticate("root", b"root's", "x").await.unwrap().may(crate::Class::Admin).unwrap();
-        assert_eq!(one.authenticate("alice", b"a", "x").await.unwrap_err().kind, ErrorKind::Unavailable);
+        one.authenticate("root", b"root's", None).await.unwrap().may(crate::Class::Admin).unwrap();
+        assert_eq!(one.authenticate("alice", b"a", None).await.unwrap_err().kind, ErrorKind::Unavailable);
 
         one.set("root", "alice", words("on >a ~app:* +@read")).await.unwrap();
         two.refresh().await.unwrap();
         for desk in [&one, &two] {
-            let alice = desk.authenticate("alice", b"a", "x").await.unwrap();
+            let alice = desk.authenticate("alice", b"a", None).await.unwrap();
             alice.may_key(crate::Class::Read, "", b"app:1").unwrap();
             for refused in [
                 alice.may_key(crate::Class::Read, "", b"other"),
@@ -506,7 +446,7 @@ mod tests {
             for (name, password) in
                 [("alice", "b"), ("bob", "a"), ("root", "a"), ("by-certificate", ""), ("a b", "")]
             {
-                let error = desk.authenticate(name, password.as_bytes(), "x").await.unwrap_err();
+                let error = desk.authenticate(name, password.as_bytes(), None).await.unwrap_err();
                 assert_eq!(error.kind, ErrorKind::Unauthenticated, "{name}");
             }
         }
@@ -516,7 +456,7 @@ mod tests {
         one.set("root", "alice", words("off")).await.unwrap();
         two.refresh().await.unwrap();
         assert!(two.generation() > before && two.find("alice").is_none());
-        two.authenticate("alice", b"a", "x").await.unwrap_err();
+        two.authenticate("alice", b"a", None).await.unwrap_err();
         assert!(one.remove("root", "alice").await.unwrap() && !one.remove("root", "alice").await.unwrap());
         assert!(one.set("root", "root", words("off")).await.is_err());
     }

@@ -6,6 +6,7 @@
 //! Invariants: a password is nowhere but in the request that brings it, and is compared as a hash. Who is not known may do nothing.
 //! A list that cannot be read changes nothing.
 
+mod comparisons;
 mod desk;
 mod limits;
 mod password;

@@ -24,7 +24,7 @@ use tower::layer::util::{Identity, Stack};
 
 use crate::config::PNodeConfig;
 use crate::frontend::{
-    AdminService, Counted, Gate, HealthService, KvService, UsersService, WhereaboutsService, counted,
+    AdminService, Gate, HealthService, Incoming, KvService, Rooms, UsersService, WhereaboutsService, counted,
     reflection,
 };
 use crate::pnode::PNode;
@@ -34,6 +34,8 @@ const CALLS_PER_CONNECTION_MAX: u32 = 1024;
 /// What a client may send before it is read: of one call, and of a connection.
 const STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
 const CONNECTION_WINDOW_BYTES: u32 = 4 * 1024 * 1024;
+/// Longest question of those who need not say who they are.
+const STRANGERS_BYTES_MAX: usize = 16 * 1024;
 /// Operators are few.
 const ADMIN_CONNECTIONS_MAX: usize = 64;
 /// How soon a client that has vanished is noticed.
@@ -69,6 +71,7 @@ impl GrpcListeners<'_> {
     pub async fn for_clients(
         &self,
         kv: KvService,
+        rooms: &Rooms,
         admin: SocketAddr,
     ) -> Result<(SocketAddr, Vec<JoinHandle<()>>)> {
         let kv = KvServer::new(kv)
@@ -76,7 +79,8 @@ impl GrpcListeners<'_> {
             .max_encoding_message_size(MESSAGE_BYTES_MAX);
         let listener = bind(self.env, Door::Grpc, &self.config.grpc).await?;
         let addr = listener.local_addr().map_err(|e| cannot_listen("grpc", &e))?;
-        let router = self.expected(&FOR_CLIENTS)?.add_service(Counted(kv)).add_service(whereabouts(admin));
+        let kv = Incoming::with_room(kv, &self.gate, rooms);
+        let router = self.expected(&FOR_CLIENTS)?.add_service(kv).add_service(whereabouts(admin));
         let places = places(self.config.max_connections);
         let mut serving = Vec::new();
         if let Some(unix) = self.config.grpc_unix() {
@@ -98,8 +102,8 @@ impl GrpcListeners<'_> {
         // Operators' tools may name this address as well as the clients' one.
         let router = self
             .expected(&FOR_OPERATORS)?
-            .add_service(admins)
-            .add_service(UsersServer::new(UsersService::new(self.gate.clone())))
+            .add_service(Incoming::known(admins, &self.gate))
+            .add_service(Incoming::known(UsersServer::new(UsersService::new(self.gate.clone())), &self.gate))
             .add_service(whereabouts(addr));
         Ok((addr, self.serve(listener, places(ADMIN_CONNECTIONS_MAX), router)))
     }
@@ -108,7 +112,8 @@ impl GrpcListeners<'_> {
     fn expected(&self, services: &'static [&'static str]) -> Result<Router<Laden>> {
         let health = HealthService::new(self.pnode.clone(), self.stopping.clone(), services);
         let (reflection, before) = reflection(&self.gate, services)?;
-        let router = builder(self.calls.clone()).add_service(HealthServer::new(health));
+        let router = builder(self.calls.clone())
+            .add_service(HealthServer::new(health).max_decoding_message_size(STRANGERS_BYTES_MAX));
         Ok(router.add_service(reflection).add_service(before))
     }
 
@@ -135,7 +140,7 @@ fn places(connections: usize) -> Arc<Semaphore> {
 }
 
 fn whereabouts(admin: SocketAddr) -> WhereaboutsServer<WhereaboutsService> {
-    WhereaboutsServer::new(WhereaboutsService { admin })
+    WhereaboutsServer::new(WhereaboutsService { admin }).max_decoding_message_size(STRANGERS_BYTES_MAX)
 }
 
 async fn bind(env: &Env, door: Door, addr: &str) -> Result<Box<dyn Listener>> {

@@ -23,7 +23,9 @@ use tokio::runtime::RuntimeFlavor;
 use tokio::task::JoinHandle;
 
 use crate::config::PNodeConfig;
-use crate::frontend::{AdminService, Gate, KvService, RespStore, Sweep, Sweeper, UserRecord, own_status};
+use crate::frontend::{
+    AdminService, Gate, KvService, RespStore, Rooms, Sweep, Sweeper, UserRecord, own_status,
+};
 use crate::grpc_listeners::{GrpcListeners, METHODS_OF_OTHERS};
 use crate::pnode::PNode;
 
@@ -80,10 +82,10 @@ impl PNodeServer {
             let admins = AdminService::new(pnode.clone(), gate.clone(), stopping.clone());
             let (admin, admin_ended) = listeners.for_operators(admins).await?;
             let large = Room::new(config.large_bytes_max);
-            let waiting = Room::new(config.large_bytes_max);
+            let rooms = Rooms::new(large.clone(), config.large_bytes_max);
             let answers = config.reply_bytes_max.max(MESSAGE_BYTES_MAX);
-            let kv = KvService::new(pnode.clone(), large.clone(), waiting, answers, gate.clone());
-            let (grpc, mut grpc_ended) = listeners.for_clients(kv, admin).await?;
+            let kv = KvService::new(pnode.clone(), rooms.clone(), answers, gate.clone());
+            let (grpc, mut grpc_ended) = listeners.for_clients(kv, &rooms, admin).await?;
             grpc_ended.push(admin_ended);
             let resp = match (&config.resp, &config.resp_unix) {
                 (None, None) => None,

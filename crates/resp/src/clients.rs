@@ -177,6 +177,11 @@ impl ClientEntry {
         }
     }
 
+    /// None: a Unix socket.
+    pub fn peer_addr(&self) -> Option<SocketAddr> {
+        self.peer
+    }
+
     /// For logs.
     pub fn peer(&self) -> String {
         self.peer.map_or_else(|| "an unknown address".to_owned(), |peer| peer.to_string())

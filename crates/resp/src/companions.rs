@@ -24,7 +24,7 @@ use crate::frame::Reply;
 use crate::store::InLine;
 
 /// Most commands that go together, and bytes of their arguments.
-const TOGETHER_MAX: usize = 128;
+const TOGETHER_MAX: usize = 512;
 const TOGETHER_BYTES_MAX: usize = 1024 * 1024;
 /// Whoever has waited longer when the next ones go is refused: those before it have met nobody who answers.
 pub(crate) const WAIT_MAX: Duration = Duration::from_secs(5);

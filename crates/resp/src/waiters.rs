@@ -22,7 +22,9 @@ use crate::queued::{Held, QueuedRoom};
 const KEY_BYTES: usize = 256;
 /// How long one who is first waits between two looks, if few keys are waited for.
 const PAUSE: Duration = Duration::from_millis(20);
-/// With many keys all of them are looked at so often together, in a second.
+/// The longest time between two looks: within it every key is looked at, however many there are.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// With many keys all of them are looked at so often together, in a second, unless that would take longer than [`PAUSE_MAX`].
 const LOOKS_PER_S: usize = 10_000;
 /// Most of them that take something at once, after a look that has found something.
 const TRIES_MAX: usize = 64;
@@ -109,7 +111,8 @@ impl Waiters {
     /// How long one who is first waits until it looks again.
     pub fn pause(&self) -> Duration {
         let keys = self.lines.lock().len() as u32;
-        PAUSE.max(keys * (Duration::from_secs(1) / LOOKS_PER_S as u32))
+        let even = Duration::from_secs(1) / LOOKS_PER_S as u32;
+        even.saturating_mul(keys).clamp(PAUSE, PAUSE_MAX)
     }
 }
 
@@ -197,5 +200,13 @@ mod tests {
         assert_eq!(all.pause(), Duration::from_millis(100));
         let others: Vec<_> = (0..10).map_while(|_| all.enter(LISTS, &keys)).collect();
         assert!(others.len() < 10);
+    }
+
+    #[test]
+    fn however_many_keys_there_are_each_is_looked_at_within_a_second() {
+        let all = Waiters::new(16 << 20);
+        let keys: Vec<Bytes> = (0..12_000).map(|n| Bytes::from(format!("key{n}"))).collect();
+        let _waiter = all.enter(LISTS, &keys).unwrap();
+        assert_eq!(all.pause(), Duration::from_secs(1));
     }
 }

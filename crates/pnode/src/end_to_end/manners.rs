@@ -151,6 +151,9 @@ async fn who_is_nobody_learns_whether_the_server_is_well_and_nothing_else() {
         );
         reflected(channel, list(), true).await.unwrap();
     }
+    let long = v1::KvPutRequest { key: "k".into(), value: vec![0; 8 << 20].into(), ..Default::default() };
+    let refused = KvClient::new(clients).put(long).await.unwrap_err();
+    assert_eq!(refused.code(), Code::Unauthenticated);
 }
 
 #[tokio::test]

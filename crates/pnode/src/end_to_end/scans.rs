@@ -384,3 +384,30 @@ async fn a_scan_goes_no_faster_than_its_pages_are_taken() {
     }
     assert!(fetched() <= 5, "{} pages for one that was taken", fetched());
 }
+
+#[tokio::test]
+async fn a_large_record_far_ahead_does_not_make_pages_of_single_records() {
+    let mut cluster = Cluster::start(1).await;
+    let keys: Vec<String> = (0..300).map(|i| format!("key{i:03}")).collect();
+    let small: Vec<_> = keys.iter().map(|key| (key.as_str(), Some("v"), 1)).collect();
+    cluster.add_sst(0, &small);
+    let large = "v".repeat(2 * 1024 * 1024);
+    cluster.leader().with(0, |p| {
+        for key in ["a", "key150x", "z"] {
+            p.put(key, Some(&large), false);
+        }
+    });
+    let pnode = cluster.pnode().await;
+    cluster.settled(&pnode, 0).await;
+    let mut expected = [keys, ["a", "key150x", "z"].map(str::to_owned).to_vec()].concat();
+    expected.sort_unstable();
+    for reverse in [false, true] {
+        let asked =
+            |cluster: &Cluster| cluster.ssts.iter().map(|s| s.state.lock().scans.len()).sum::<usize>();
+        let before = asked(&cluster);
+        let found = scan(&pnode, ScanRange { reverse, ..ScanRange::default() }).await;
+        assert!(found.iter().map(|(key, _)| key).eq(&expected), "{} records", found.len());
+        assert!(asked(&cluster) - before < 30, "{} pages", asked(&cluster) - before);
+        expected.reverse();
+    }
+}

@@ -4,78 +4,19 @@
 //! Owns counting, in the bytes of a call, how many fields a message has at its top. Everything else about a message is judged when it is
 //! decoded; what is no message is left to that, too.
 
-use std::pin::Pin;
-use std::task::{Context, Poll, ready};
-
-use bytes::Bytes;
-use http_body::{Body as HttpBody, Frame, SizeHint};
 use sextant_common::limits::BATCH_OPS_MAX;
 use tonic::Status;
-use tonic::body::Body;
-use tonic::codegen::http::Request;
-use tonic::server::NamedService;
-use tower::Service;
 
 /// Of a message: as many as the longest batch or multi-get has, and what else such a message says.
 const FIELDS_MAX: usize = BATCH_OPS_MAX + 16;
 /// Before each message: whether it is compressed, and its length.
 const PREFIX_BYTES: u32 = 5;
 
-/// A service whose messages are counted.
-#[derive(Clone, Debug)]
-pub struct Counted<S>(pub S);
-
-impl<S: NamedService> NamedService for Counted<S> {
-    const NAME: &'static str = S::NAME;
-}
-
-impl<S: Service<Request<Body>>> Service<Request<Body>> for Counted<S> {
-    type Response = S::Response;
-    type Error = S::Error;
-    type Future = S::Future;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.0.poll_ready(cx)
-    }
-
-    fn call(&mut self, request: Request<Body>) -> S::Future {
-        self.0.call(request.map(|body| Body::new(CountedBody { body, fields: Fields::default() })))
-    }
-}
-
-struct CountedBody {
-    body: Body,
-    fields: Fields,
-}
-
-impl HttpBody for CountedBody {
-    type Data = Bytes;
-    type Error = Status;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
-        if let Some(Ok(frame)) = &frame
-            && let Some(data) = frame.data_ref()
-            && !self.fields.pass(data)
-        {
-            let refused = format!(
-                "a message has groups, or more than {FIELDS_MAX} fields: the limit of a batch is {BATCH_OPS_MAX}"
-            );
-            return Poll::Ready(Some(Err(Status::invalid_argument(refused))));
-        }
-        Poll::Ready(frame)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
+/// What is said of a message that has too many.
+pub(super) fn too_many() -> Status {
+    Status::invalid_argument(format!(
+        "a message has groups, or more than {FIELDS_MAX} fields: the limit of a batch is {BATCH_OPS_MAX}"
+    ))
 }
 
 /// A number of seven bits a byte that is coming in.
@@ -123,10 +64,12 @@ impl At {
 }
 
 #[derive(Debug)]
-struct Fields {
+pub(super) struct Fields {
     /// Bytes of the prefix that have come, and the length that they say.
     prefix: u32,
     length: u32,
+    /// Of the message that has begun.
+    announced: u32,
     /// Of the message.
     left: u32,
     at: At,
@@ -135,13 +78,23 @@ struct Fields {
 
 impl Default for Fields {
     fn default() -> Self {
-        Self { prefix: 0, length: 0, left: 0, at: At::FIELD, count: 0 }
+        Self { prefix: 0, length: 0, announced: 0, left: 0, at: At::FIELD, count: 0 }
     }
 }
 
 impl Fields {
+    /// How long the last message is that has begun.
+    pub fn announced(&self) -> usize {
+        self.announced as usize
+    }
+
+    /// Whether all of it has come.
+    pub fn is_whole(&self) -> bool {
+        self.left == 0
+    }
+
     /// False: there are too many.
-    fn pass(&mut self, mut data: &[u8]) -> bool {
+    pub fn pass(&mut self, mut data: &[u8]) -> bool {
         while let Some(byte) = data.first().copied() {
             if self.left == 0 {
                 data = &data[1..];
@@ -196,7 +149,7 @@ impl Fields {
         }
         self.prefix += 1;
         if self.prefix == PREFIX_BYTES {
-            *self = Self { left: self.length, ..Self::default() };
+            *self = Self { announced: self.length, left: self.length, ..Self::default() };
         }
     }
 
@@ -219,6 +172,7 @@ impl Fields {
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
     use prost::Message as _;
     use sextant_proto::v1;
 

@@ -10,7 +10,9 @@ use sextant_common::{Error, ErrorKind, Result};
 use sextant_environment::env::{Caller, Holder};
 use tokio::sync::OwnedSemaphorePermit;
 use tonic::Request;
-use tonic::metadata::MetadataMap;
+use tonic::codegen::http::header::AUTHORIZATION;
+use tonic::codegen::http::{Extensions, HeaderMap, HeaderValue};
+use tonic::metadata::MetadataValue;
 
 pub(crate) use crate::tables::is_for_clients;
 
@@ -22,6 +24,14 @@ pub(crate) struct Gate {
     /// Without one everybody may do everything.
     pub desk: Option<Arc<Desk>>,
     pub allowances: Arc<Allowances>,
+}
+
+/// Who makes a call that is not read yet.
+#[derive(Clone)]
+pub(super) struct Known {
+    principal: Arc<Principal>,
+    /// Of the desk, when it was asked.
+    generation: u64,
 }
 
 /// Who makes a call, until it is answered.
@@ -60,34 +70,51 @@ impl Gate {
         Ok(Who { principal, limits: None, certified, desk: self.desk.clone() })
     }
 
+    /// Who makes a call, by its head. None: that is not asked.
+    pub(super) async fn know(&self, headers: &HeaderMap, extensions: &Extensions) -> Result<Option<Known>> {
+        let Some(desk) = &self.desk else { return Ok(None) };
+        let generation = desk.generation();
+        let said = headers.get(AUTHORIZATION).map(HeaderValue::as_bytes);
+        let principal = ask(desk, said, extensions.get::<Caller>()).await?;
+        Ok(Some(Known { principal, generation }))
+    }
+
     async fn principal<T>(&self, request: &Request<T>) -> Result<Option<Arc<Principal>>> {
         let Some(desk) = &self.desk else { return Ok(None) };
-        let caller = request.extensions().get::<Caller>();
-        let said = credentials(request.metadata())?;
-        let principal = match said {
-            Some((name, password)) => {
-                let from = caller.and_then(|caller| caller.addr);
-                let from = from.map_or_else(|| "an unknown address".to_owned(), |addr| addr.to_string());
-                desk.authenticate(&name, &password, &from).await?
-            }
+        let principal = match request.extensions().get::<Known>() {
+            Some(known) if known.generation == desk.generation() => known.principal.clone(),
+            // Rights have changed while the rest of the call came.
+            Some(known) => desk.find(&known.principal.name).ok_or_else(not_there)?,
             None => {
-                let shown = caller.and_then(|caller| caller.identity.as_deref());
-                let named = match shown.map(|shown| &shown.holder) {
-                    Some(Holder::User(name)) => desk.find(name),
-                    // Servers are no users.
-                    _ => desk.anonymous(),
-                };
-                named.ok_or_else(|| {
-                    desk.refused("nobody", "a call");
-                    Error::new(
-                        ErrorKind::Unauthenticated,
-                        "say who you are: a user's certificate, or name and password",
-                    )
-                })?
+                let said = request.metadata().get(AUTHORIZATION.as_str()).map(MetadataValue::as_bytes);
+                ask(desk, said, request.extensions().get::<Caller>()).await?
             }
         };
         Ok(Some(principal))
     }
+}
+
+/// `said`: the header `authorization`.
+async fn ask(desk: &Desk, said: Option<&[u8]>, caller: Option<&Caller>) -> Result<Arc<Principal>> {
+    if let Some((name, password)) = credentials(said)? {
+        let from = caller.and_then(|caller| caller.addr);
+        return desk.authenticate(&name, &password, from).await;
+    }
+    let shown = caller.and_then(|caller| caller.identity.as_deref());
+    let named = match shown.map(|shown| &shown.holder) {
+        Some(Holder::User(name)) => desk.find(name),
+        // Servers are no users.
+        _ => desk.anonymous(),
+    };
+    named.ok_or_else(|| {
+        desk.refused("nobody", "a call");
+        let why = "say who you are: a user's certificate, or name and password";
+        Error::new(ErrorKind::Unauthenticated, why)
+    })
+}
+
+fn not_there() -> Error {
+    Error::new(ErrorKind::Denied, "the user is not there any more")
 }
 
 impl Who {
@@ -96,7 +123,7 @@ impl Who {
         let (Some(desk), Some(principal)) = (&self.desk, &self.principal) else { return Ok(()) };
         match desk.find(&principal.name) {
             Some(now) => now.may(class),
-            None => Err(Error::new(ErrorKind::Denied, "the user is not there any more")),
+            None => Err(not_there()),
         }
     }
 
@@ -157,11 +184,11 @@ impl Who {
 }
 
 /// Name and password, if the call has them.
-fn credentials(metadata: &MetadataMap) -> Result<Option<(String, Vec<u8>)>> {
-    let Some(header) = metadata.get("authorization") else { return Ok(None) };
+fn credentials(header: Option<&[u8]>) -> Result<Option<(String, Vec<u8>)>> {
+    let Some(header) = header else { return Ok(None) };
     let unreadable =
         || Error::new(ErrorKind::Unauthenticated, "authorization: Basic, and name:password in base64");
-    let encoded = header.to_str().ok().and_then(|text| text.split_once(' '));
+    let encoded = std::str::from_utf8(header).ok().and_then(|text| text.split_once(' '));
     let (_, encoded) =
         encoded.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("basic")).ok_or_else(unreadable)?;
     let said = BASE64_STANDARD.decode(encoded.trim()).map_err(|_| unreadable())?;
@@ -176,16 +203,12 @@ mod tests {
 
     #[test]
     fn credentials_are_basic_ones() {
-        let read = |header: &str| {
-            let mut metadata = MetadataMap::new();
-            metadata.insert("authorization", header.parse().unwrap());
-            credentials(&metadata)
-        };
+        let read = |header: &str| credentials(Some(header.as_bytes()));
         assert_eq!(read("Basic YWxpY2U6YTpi").unwrap(), Some(("alice".into(), b"a:b".to_vec())));
         assert_eq!(read("basic YWxpY2U6").unwrap(), Some(("alice".into(), Vec::new())));
         for bad in ["Basic", "Bearer abc", "Basic !!", "Basic YWxpY2U=", "YWxpY2U6YTpi"] {
             assert_eq!(read(bad).unwrap_err().kind, ErrorKind::Unauthenticated, "{bad}");
         }
-        assert_eq!(credentials(&MetadataMap::new()).unwrap(), None);
+        assert_eq!(credentials(None).unwrap(), None);
     }
 }

@@ -21,10 +21,12 @@ use sextant_environment::slow_log;
 use sextant_proto::convert::operation::read_mode_from_wire;
 use sextant_proto::v1::kv_server::Kv;
 use sextant_proto::{MESSAGE_BYTES_MAX, v1};
+use tonic::codegen::http::Extensions;
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status};
 
 use super::gate::{Gate, Who, is_for_clients};
+use super::incoming::{Luggage, Rooms, no_room};
 use crate::api::{ReadOptions, ScanPage, ScanRange, WriteOptions};
 use crate::pnode::PNode;
 use crate::snapshots::{OfPartition, Snapshot};
@@ -42,10 +44,7 @@ const ANSWER_PATIENCE_MAX: Duration = Duration::from_secs(5);
 #[derive(Clone)]
 pub(crate) struct KvService {
     pnode: PNode,
-    /// For large writes under way, shared with the other front end.
-    large: Room,
-    /// Large writes that wait for that room are in memory; what finds no room here either is refused at once.
-    waiting: Room,
+    rooms: Rooms,
     /// For answers of many small values, until they have left. (Large ones have their room from when they are read.)
     answers: Room,
     /// Those that wait for it are in memory; what finds no room here either is refused at once.
@@ -55,33 +54,33 @@ pub(crate) struct KvService {
 
 impl KvService {
     /// `answer_bytes_max`: of long answers of short values that have not left, and of as many that wait for that.
-    pub fn new(pnode: PNode, large: Room, waiting: Room, answer_bytes_max: usize, gate: Gate) -> Self {
+    pub fn new(pnode: PNode, rooms: Rooms, answer_bytes_max: usize, gate: Gate) -> Self {
         let (answers, answers_waiting) = (Room::new(answer_bytes_max), Room::new(answer_bytes_max));
-        Self { pnode, large, waiting, answers, answers_waiting, gate }
+        Self { pnode, rooms, answers, answers_waiting, gate }
     }
 
     async fn who<T>(&self, request: &Request<T>) -> Result<Who, Status> {
         self.gate.who(request).await.map_err(status_of)
     }
 
-    /// Room for a large write, until it is answered. (Its bytes are here already: so only some may wait.)
-    async fn room_for(&self, ops: &[Operation], deadline: Option<Duration>) -> Result<Option<Share>> {
+    /// Room for a large write that has only a place to wait for it, until it is answered. (Its bytes are here already: so only some may
+    /// wait.)
+    async fn room_for(&self, ops: &[Operation], call: &Call) -> Result<Option<Share>> {
         let bytes: usize = ops.iter().map(Operation::carried_bytes).sum();
-        if bytes <= LARGE_BYTES {
+        if bytes <= LARGE_BYTES || call.luggage.has_room() {
             return Ok(None);
         }
-        let patience = self.pnode.core().write_deadlines(deadline).taken;
-        let patience = patience.left(&*self.pnode.core().env.clock);
-        let refused = || {
-            let why = "the write was not executed: the p-node has no room for its bytes";
-            Error::new(ErrorKind::Overloaded, why)
-        };
-        if let Some(share) = self.large.try_take(bytes) {
+        let mut places = call.luggage.places();
+        if let Some(share) = self.rooms.large.try_take(bytes) {
             return Ok(Some(share));
         }
-        let _waits = self.waiting.try_take(bytes).ok_or_else(refused)?;
-        let share = tokio::time::timeout(patience, self.large.take(bytes)).await;
-        share.map(Some).map_err(|_| refused())
+        if places.is_empty() {
+            places.push(self.rooms.waiting.try_take(bytes).ok_or_else(no_room)?);
+        }
+        let patience = self.pnode.core().write_deadlines(call.deadline).taken;
+        let patience = patience.left(&*self.pnode.core().env.clock);
+        let share = tokio::time::timeout(patience, self.rooms.large.take(bytes)).await;
+        share.map(Some).map_err(|_| no_room())
     }
 
     /// Room for a long answer, until whoever asked has taken it: so those who take nothing fill no memory.
@@ -105,9 +104,9 @@ impl KvService {
         who: &Who,
         op: Operation,
         request: Option<v1::RequestId>,
-        deadline: Option<Duration>,
+        call: Call,
     ) -> Result<Response<v1::KvWriteReply>, Status> {
-        self.write_batch(who, vec![op], request, deadline).await
+        self.write_batch(who, vec![op], request, call).await
     }
 
     async fn write_batch(
@@ -115,15 +114,15 @@ impl KvService {
         who: &Who,
         ops: Vec<Operation>,
         request: Option<v1::RequestId>,
-        deadline: Option<Duration>,
+        call: Call,
     ) -> Result<Response<v1::KvWriteReply>, Status> {
         ops.iter().try_for_each(|op| who.may_write(op)).map_err(status_of)?;
         let _carried = who.carry(ops.iter().map(Operation::carried_bytes).sum()).map_err(status_of)?;
         ops.first().into_iter().for_each(|op| slow_log::about(&op.key));
         let began_ns = self.pnode.core().env.clock.holder_ns();
-        let _room = self.room_for(&ops, deadline).await.map_err(status_of)?;
+        let _room = self.room_for(&ops, &call).await.map_err(status_of)?;
         let waited_ns = self.pnode.core().env.clock.holder_ns().saturating_sub(began_ns);
-        let deadline = deadline.map(|d| d.saturating_sub(Duration::from_nanos(waited_ns)));
+        let deadline = call.deadline.map(|d| d.saturating_sub(Duration::from_nanos(waited_ns)));
         let options = WriteOptions { request: request.map(Into::into), deadline, ..WriteOptions::default() };
         let outcome = self.pnode.write(ops, options).await.map_err(status_of)?;
         Ok(Response::new(outcome.into()))
@@ -220,18 +219,20 @@ impl Kv for KvService {
 
     async fn put(&self, request: Request<v1::KvPutRequest>) -> Result<Response<v1::KvWriteReply>, Status> {
         let who = self.who(&request).await?;
-        let (metadata, _, r) = request.into_parts();
+        let (metadata, extensions, r) = request.into_parts();
+        let call = Call::new(&metadata, &extensions);
         let id = r.request;
         let put = Operation::try_from(r).map_err(status_of)?;
-        self.write(&who, put, id, deadline(&metadata)).await
+        self.write(&who, put, id, call).await
     }
 
     async fn insert(&self, request: Request<v1::KvPutRequest>) -> Result<Response<v1::KvWriteReply>, Status> {
         let who = self.who(&request).await?;
-        let (metadata, _, r) = request.into_parts();
+        let (metadata, extensions, r) = request.into_parts();
+        let call = Call::new(&metadata, &extensions);
         let id = r.request;
         let insert = Operation::try_from(r).map_err(status_of)?.only_if(Condition::Absent);
-        self.write(&who, insert, id, deadline(&metadata)).await
+        self.write(&who, insert, id, call).await
     }
 
     async fn delete(
@@ -239,9 +240,10 @@ impl Kv for KvService {
         request: Request<v1::KvDeleteRequest>,
     ) -> Result<Response<v1::KvWriteReply>, Status> {
         let who = self.who(&request).await?;
-        let (metadata, _, r) = request.into_parts();
+        let (metadata, extensions, r) = request.into_parts();
+        let call = Call::new(&metadata, &extensions);
         let delete = if r.check_exists { Operation::delete_checked } else { Operation::delete };
-        self.write(&who, delete(&r.table, r.key), r.request, deadline(&metadata)).await
+        self.write(&who, delete(&r.table, r.key), r.request, call).await
     }
 
     async fn compare_and_set(
@@ -249,10 +251,11 @@ impl Kv for KvService {
         request: Request<v1::KvCompareAndSetRequest>,
     ) -> Result<Response<v1::KvWriteReply>, Status> {
         let who = self.who(&request).await?;
-        let (metadata, _, r) = request.into_parts();
+        let (metadata, extensions, r) = request.into_parts();
+        let call = Call::new(&metadata, &extensions);
         let id = r.request;
         let op = Operation::try_from(r).map_err(status_of)?;
-        self.write(&who, op, id, deadline(&metadata)).await
+        self.write(&who, op, id, call).await
     }
 
     async fn batch(
@@ -260,10 +263,11 @@ impl Kv for KvService {
         request: Request<v1::KvBatchRequest>,
     ) -> Result<Response<v1::KvWriteReply>, Status> {
         let who = self.who(&request).await?;
-        let (metadata, _, r) = request.into_parts();
+        let (metadata, extensions, r) = request.into_parts();
+        let call = Call::new(&metadata, &extensions);
         let ops =
             r.ops.into_iter().map(Operation::try_from).collect::<Result<Vec<_>>>().map_err(status_of)?;
-        self.write_batch(&who, ops, r.request, deadline(&metadata)).await
+        self.write_batch(&who, ops, r.request, call).await
     }
 
     async fn scan(&self, request: Request<v1::KvScanRequest>) -> Result<Response<Self::ScanStream>, Status> {
@@ -376,6 +380,19 @@ impl Kv for KvService {
         Ok(Response::new(v1::KvOpenSessionReply {
             session: self.pnode.open_session().await.map_err(status_of)?,
         }))
+    }
+}
+
+/// What a write's head says, and what it holds.
+struct Call {
+    deadline: Option<Duration>,
+    luggage: Luggage,
+}
+
+impl Call {
+    fn new(metadata: &MetadataMap, extensions: &Extensions) -> Self {
+        let luggage = extensions.get::<Luggage>().cloned().unwrap_or_default();
+        Self { deadline: deadline(metadata), luggage }
     }
 }
 

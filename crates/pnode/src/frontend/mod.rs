@@ -10,6 +10,7 @@ mod connections;
 mod fields;
 mod gate;
 mod health;
+mod incoming;
 mod kv;
 mod reflection;
 mod resp_store;
@@ -22,9 +23,9 @@ mod whereabouts;
 
 pub(crate) use admin::AdminService;
 pub(crate) use connections::counted;
-pub(crate) use fields::Counted;
 pub(crate) use gate::Gate;
 pub(crate) use health::HealthService;
+pub(crate) use incoming::{Incoming, Rooms};
 pub(crate) use kv::KvService;
 pub(crate) use reflection::reflection;
 pub(crate) use resp_store::RespStore;

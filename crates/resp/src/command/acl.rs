@@ -1,5 +1,6 @@
 //! `AUTH` where there are users, and `ACL`: who they are, and what they may do.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
@@ -18,13 +19,13 @@ pub(super) fn authenticate(
     desk: Arc<Desk>,
     name: &[u8],
     password: &[u8],
-    from: String,
+    from: Option<SocketAddr>,
     then: impl FnOnce(&mut Conversation) -> Reply + Send + 'static,
 ) -> Action {
     let name = String::from_utf8_lossy(name).into_owned();
     let password = password.to_vec();
     let waits: BoxFuture<'static, Waited> = Box::pin(async move {
-        let authenticated = desk.authenticate(&name, &password, &from).await;
+        let authenticated = desk.authenticate(&name, &password, from).await;
         let waited: Waited = match authenticated {
             Ok(principal) => Box::new(move |conversation: &mut Conversation| {
                 conversation.entry.set_user(&principal.name);

@@ -63,7 +63,7 @@ fn greet(command: &Command<'_>, conversation: &mut Conversation) -> Result<Actio
         (None, _) => Ok(Action::Reply(then(conversation))),
         (Some(i), None) => authenticate(command.arg(i)).map(|()| Action::Reply(then(conversation))),
         (Some(i), Some(desk)) => {
-            let from = conversation.entry.peer();
+            let from = conversation.entry.peer_addr();
             Ok(acl::authenticate(desk, command.arg(i), command.arg(i + 1), from, then))
         }
     }
@@ -85,7 +85,7 @@ fn greeted(protocol: Protocol, conversation: &mut Conversation) -> Reply {
 
 pub(super) fn auth(command: &Command<'_>, conversation: &mut Conversation) -> Action {
     if let Some(desk) = conversation.who.desk().cloned() {
-        let from = conversation.entry.peer();
+        let from = conversation.entry.peer_addr();
         let (name, password) = match command.len() {
             2 => (DEFAULT_USER.as_bytes(), command.arg(1)),
             3 => (command.arg(1), command.arg(2)),

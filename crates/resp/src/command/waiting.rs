@@ -15,7 +15,7 @@ use sextant_common::{Error, ErrorKind, Result};
 use tokio::sync::oneshot;
 
 use super::errors::{WRONG_TYPE, store_error};
-use super::looks::Looks;
+use super::looks::{Found, Looks};
 use super::objects::{self, Object, number, says_zero};
 use super::request::Request;
 use super::{Conversation, Release};
@@ -211,38 +211,61 @@ impl Waiting {
             let found = tokio::select! {
                 biased;
                 why = &mut released => return why.unwrap_or(Release::Gone).reply(),
-                () = &mut time => return waiting.over(&mut looks, blind).await,
+                () = &mut time => return waiting.over(shared, &waiter, &mut standing, looks.blindness(blind)).await,
                 found = looks.at(&leads, shared.waiters.pause()) => found,
             };
-            let is_there = |key: &&Bytes| found.get(*key) == Some(&waiting.kind());
-            let there: Vec<Bytes> = leads.iter().filter(is_there).cloned().collect();
-            if !there.is_empty() {
-                if standing.as_mut().is_some_and(|standing| !standing.may_take(&waiting.object.keys)) {
-                    return Reply::error("NOPERM No permissions to access a key");
-                }
-                // (From here on it is not given up: what was taken has to be told.)
-                if let Some(reply) = waiting.try_to_take(shared, there).await {
-                    return reply;
-                }
+            // (From here on it is not given up: what was taken has to be told.)
+            if let Some(reply) = waiting.take_found(shared, &leads, &found, &mut standing).await {
+                return reply;
             }
             tokio::select! {
                 biased;
                 why = &mut released => return why.unwrap_or(Release::Gone).reply(),
-                () = &mut time => return waiting.over(&mut looks, blind).await,
+                () = &mut time => return waiting.over(shared, &waiter, &mut standing, looks.blindness(blind)).await,
                 () = rest(shared, &waiter, !leads.is_empty()) => {}
             }
         }
     }
 
-    /// The time is over. Whoever could read nothing does not know that there was nothing; who was never the first of a line, and so has not
-    /// looked since, looks once more.
-    async fn over<S: Store>(&self, looks: &mut Looks<S>, blind: Option<Error>) -> Reply {
-        let mut blindness = looks.blindness(blind);
-        if blindness.is_some() {
-            looks.at(self.sources(), PATIENCE).await;
-            blindness = looks.blindness(blindness);
+    /// The time is over. What has come since the last look, which may be long ago, is not left to lie: it looks once more, by a look that
+    /// begins now. Whoever could read nothing does not know that there was nothing, and looks at all keys, also where others are first.
+    async fn over<S: Store>(
+        &self,
+        shared: &Shared<S>,
+        waiter: &Waiter<'_>,
+        standing: &mut Option<Standing>,
+        blindness: Option<Error>,
+    ) -> Reply {
+        let leads = waiter.leads();
+        let mut last = Looks::new(shared.store.clone());
+        let keys = if blindness.is_some() { self.sources() } else { &leads };
+        let found = last.at(keys, PATIENCE).await;
+        if let Some(reply) = self.take_found(shared, &leads, &found, standing).await {
+            return reply;
         }
-        blindness.map_or(Reply::NilArray, |why| store_error(&why))
+        match blindness.and_then(|why| last.blindness(Some(why))) {
+            Some(why) => store_error(&why),
+            None => Reply::NilArray,
+        }
+    }
+
+    /// Of the keys that it is first for, what a look has found. None: nothing, or not any more.
+    async fn take_found<S: Store>(
+        &self,
+        shared: &Shared<S>,
+        leads: &[Bytes],
+        found: &Found,
+        standing: &mut Option<Standing>,
+    ) -> Option<Reply> {
+        let is_there = |key: &&Bytes| found.get(*key) == Some(&self.kind());
+        let there: Vec<Bytes> = leads.iter().filter(is_there).cloned().collect();
+        if there.is_empty() {
+            return None;
+        }
+        if standing.as_mut().is_some_and(|standing| !standing.may_take(&self.object.keys)) {
+            return Some(Reply::error("NOPERM No permissions to access a key"));
+        }
+        self.try_to_take(shared, there).await
     }
 
     /// None: there is nothing any more.

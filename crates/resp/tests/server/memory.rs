@@ -73,6 +73,8 @@ struct Told {
     /// The next time that they are waits; whether one does.
     holds_read: AtomicBool,
     held_read: watch::Sender<bool>,
+    /// The next answer about several records waits, as it was.
+    holds_answer: AtomicBool,
     /// Elements that are asked for by their names, and the most that were.
     asked: AtomicU64,
     asked_max: AtomicU64,
@@ -107,6 +109,7 @@ impl MemoryStore {
                 range_reads: AtomicU64::new(0),
                 holds_read: AtomicBool::new(false),
                 held_read: watch::Sender::new(false),
+                holds_answer: AtomicBool::new(false),
                 asked: AtomicU64::new(0),
                 asked_max: AtomicU64::new(0),
             }),
@@ -128,6 +131,11 @@ impl MemoryStore {
 
     fn now(&self) -> Tick {
         Tick(self.now_ms.load(Ordering::Relaxed))
+    }
+
+    async fn hold_read(&self) {
+        self.told.held_read.send_replace(true);
+        let _ = self.told.held_read.subscribe().wait_for(|held| !held).await;
     }
 
     fn data(&self) -> &Data {
@@ -169,6 +177,11 @@ impl MemoryStore {
     /// The next time that elements are asked for by their names waits, until it is let go.
     pub fn hold_next_read(&self) {
         self.told.holds_read.store(true, Ordering::SeqCst);
+    }
+
+    /// The next answer about several records waits, though others write them, until reads are let go.
+    pub fn hold_next_answer(&self) {
+        self.told.holds_answer.store(true, Ordering::SeqCst);
     }
 
     pub async fn until_read_is_held(&self) {
@@ -283,6 +296,9 @@ impl Store for MemoryStore {
             self.get(key.clone(), ()).await?;
         }
         let records: Vec<_> = keys.iter().map(|key| self.read(key)).collect();
+        if self.told.holds_answer.swap(false, Ordering::SeqCst) {
+            self.hold_read().await;
+        }
         let bytes: usize = records.iter().flatten().map(|record| record.value.len()).sum();
         if bytes as u64 > self.told.read_bytes_max.load(Ordering::Relaxed) {
             return Err(Error::invalid("the values of one multi-get have too many bytes"));
@@ -321,8 +337,7 @@ impl Store for MemoryStore {
         self.told.asked_bytes_max.fetch_max(bytes as u64, Ordering::Relaxed);
         self.told.element_reads.fetch_add(1, Ordering::SeqCst);
         if self.told.holds_read.swap(false, Ordering::SeqCst) {
-            self.told.held_read.send_replace(true);
-            let _ = self.told.held_read.subscribe().wait_for(|held| !held).await;
+            self.hold_read().await;
         }
         if !self.fast {
             let asked = self.told.asked.fetch_add(keys.len() as u64, Ordering::Relaxed) + keys.len() as u64;

@@ -305,3 +305,31 @@ async fn a_pipeline_of_ranges_asks_for_so_many_elements_at_a_time_as_are_answere
     client.expect(format!("*100\r\n{all}").repeat(200).as_bytes()).await;
     assert!((200..=2048).contains(&store.asked_max()), "{}", store.asked_max());
 }
+
+#[tokio::test]
+async fn a_zero_less_than_none_is_told_as_redis_tells_it() {
+    let server = start(MemoryStore::new(true), config()).await;
+    let mut client = Raw::connect(server.local_addr()).await;
+    client.ask(b"ZADD b 0 b\r\n", b":1\r\n").await;
+    client.ask(b"ZADD a -0 a\r\n", b":1\r\n").await;
+    client.ask(b"ZSCORE a a\r\n", b"$1\r\n0\r\n").await;
+    client.ask(b"ZINCRBY n -0 x\r\n", b"$2\r\n-0\r\n").await;
+    client.ask(b"ZINCRBY n -0 x\r\n", b"$1\r\n0\r\n").await;
+    client.ask(b"ZINTER 1 b WEIGHTS -1 WITHSCORES\r\n", b"*2\r\n$1\r\nb\r\n$2\r\n-0\r\n").await;
+    // Both are equal: names decide.
+    let two = b"*4\r\n$1\r\na\r\n$1\r\n0\r\n$1\r\nb\r\n$2\r\n-0\r\n";
+    client.ask(b"ZUNION 2 b a WEIGHTS -1 1 WITHSCORES\r\n", two).await;
+    client.ask(b"ZUNIONSTORE s 1 b WEIGHTS -1\r\n", b":1\r\n").await;
+    client.ask(b"ZSCORE s b\r\n", b"$1\r\n0\r\n").await;
+    // Of the smaller set, which comes first.
+    client.ask(b"ZADD c 0 b 1 c\r\n", b":2\r\n").await;
+    for aggregate in ["MIN", "MAX"] {
+        for (weights, zero) in [("1 -1", "$2\r\n-0"), ("-1 1", "$1\r\n0")] {
+            let ask = format!("ZINTER 2 c b WEIGHTS {weights} AGGREGATE {aggregate} WITHSCORES\r\n");
+            client.ask(ask.as_bytes(), format!("*2\r\n$1\r\nb\r\n{zero}\r\n").as_bytes()).await;
+        }
+    }
+    client.send(b"HELLO 3\r\n").await;
+    client.expect_up_to(b"modules\r\n*0\r\n").await;
+    client.ask(b"ZINTER 1 b WEIGHTS -1 WITHSCORES\r\n", b"*1\r\n*2\r\n$1\r\nb\r\n,-0\r\n").await;
+}

@@ -92,3 +92,21 @@ async fn one_that_finds_no_room_keeps_none_of_the_others_from_taking_effect() {
     greedy.expect(refused.as_bytes()).await;
     three.expect(b":11\r\n").await;
 }
+
+#[tokio::test]
+async fn hundreds_of_them_are_one_batch() {
+    const BEHIND: usize = 400;
+    let store = MemoryStore::new(false);
+    let server = start(store.clone(), config()).await;
+    let mut one = first(&server, &store, b"RPUSH k a\r\n").await;
+    let mut others = Vec::new();
+    for count in 1..=BEHIND {
+        others.push(behind(&server, &store, b"RPUSH k b\r\n", count).await);
+    }
+    store.hold_writes(false);
+    one.expect(b":1\r\n").await;
+    for (other, length) in others.iter_mut().zip(2..) {
+        other.expect(format!(":{length}\r\n").as_bytes()).await;
+    }
+    assert_eq!(store.writes(), 2);
+}

@@ -254,3 +254,25 @@ async fn who_could_read_nothing_is_not_told_that_there_was_nothing() {
     client.ask(b"RPUSH k a\r\n", b":1\r\n").await;
     waits.expect(b"*2\r\n$1\r\nk\r\n$1\r\na\r\n").await;
 }
+
+#[tokio::test]
+async fn what_has_come_when_the_time_is_over_is_taken() {
+    let store = MemoryStore::new(false);
+    let (here, there) = (start(store.clone(), config()).await, start(store.clone(), config()).await);
+    let mut pusher = Raw::connect(there.local_addr()).await;
+    for (command, reply) in [
+        ("BLPOP k 0.001\r\n", "*2\r\n$1\r\nk\r\n$1\r\na\r\n"),
+        ("BLMOVE k l LEFT LEFT 0.001\r\n", "$1\r\na\r\n"),
+    ] {
+        store.hold_next_answer();
+        let mut waits = Raw::connect(here.local_addr()).await;
+        waits.send(command.as_bytes()).await;
+        store.until_read_is_held().await;
+        // (Longer than it waits: nothing is looked at before its time is over.)
+        pusher.ask(b"RPUSH k a\r\n", b":1\r\n").await;
+        pusher.ask(b"BLPOP nothing 0.05\r\n", b"*-1\r\n").await;
+        store.let_read_go();
+        waits.expect(reply.as_bytes()).await;
+    }
+    pusher.ask(b"BLPOP k 0.001\r\n", b"*-1\r\n").await;
+}

@@ -11,7 +11,8 @@ use sextant_common::{Error, Result};
 use sextant_environment::room::Purse;
 use tokio::task::JoinHandle;
 
-use super::page::{PageSize, Pages, PartitionPage, Rest};
+use super::page::{PageSize, Pages, PartitionPage};
+use super::rest::Rest;
 
 /// What is here, and the page that is on its way.
 pub(super) struct Cursor {

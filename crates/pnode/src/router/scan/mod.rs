@@ -16,6 +16,7 @@
 
 mod cursor;
 mod page;
+mod rest;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -37,7 +38,8 @@ use crate::snapshots::Snapshots;
 use crate::tables::Tables;
 use crate::upstream::{LargeReads, busy};
 use cursor::Cursor;
-use page::{OfSnapshot, PageSize, Pages, Rest};
+use page::{OfSnapshot, PageSize, Pages};
+use rest::Rest;
 
 /// Records a page if the caller does not say.
 const PAGE_RECORDS_DEFAULT: u32 = 1000;
@@ -172,7 +174,7 @@ impl Scans {
             n => n.min(PAGE_RECORDS_MAX),
         };
         let limit = if range.limit == 0 { u64::MAX } else { range.limit };
-        let rest = Rest { start: range.start, end: range.end, reverse: range.reverse };
+        let rest = Rest { start: range.start, end: range.end, reverse: range.reverse, large_at: None };
         let first_page = range.first_page;
         let size = PageSize { records: page_records, bytes: page_bytes as u32 };
         let paging = Paging { source, size, purse, first_page };

@@ -8,16 +8,17 @@ use futures::future::join_all;
 use sextant_common::expiry::{Life, Tick, Ticks, judge};
 use sextant_common::ids::{NodeId, PartitionId, Seq, SstId};
 use sextant_common::key::{filter_prefix, prefix_hash};
-use sextant_common::key_range::KeyRange;
 use sextant_common::limits::LARGE_BYTES;
 use sextant_common::manifest::TableInfo;
 use sextant_common::operation::Record;
+use sextant_common::sstable::RecordVersion;
 use sextant_common::{Error, ErrorKind, Result};
 use sextant_environment::Clock;
 use sextant_environment::room::{Purse, Share};
 use sextant_rules::mutant::{self, Mutant};
 
 use super::PAGE_RECORDS_MAX;
+use super::rest::Rest;
 use crate::core::Core;
 use crate::filter_copies::Copies;
 use crate::router::merge::{MergedPage, merge_page};
@@ -31,62 +32,6 @@ use crate::view::{PartitionView, Sst};
 
 /// How long a server may take for a page before it is asked again, or another one is.
 const PAGE_ANSWER_MAX: Duration = Duration::from_secs(3);
-
-/// What is left of a range, in the direction of the scan.
-#[derive(Clone, Debug)]
-pub(super) struct Rest {
-    pub start: Bytes,
-    pub end: Bytes,
-    pub reverse: bool,
-}
-
-impl Rest {
-    /// What is left after a page; None: nothing.
-    pub fn after(&self, covered_to: Option<&Bytes>) -> Option<Rest> {
-        let to = covered_to?;
-        let rest = if self.reverse {
-            Rest { end: to.clone(), ..self.clone() }
-        } else {
-            let mut next = Vec::with_capacity(to.len() + 1);
-            next.extend_from_slice(to);
-            next.push(0);
-            Rest { start: next.into(), ..self.clone() }
-        };
-        let empty = !rest.end.is_empty() && rest.start >= rest.end;
-        // A reverse scan that has reached the empty key has nothing below it.
-        let nothing_below = self.reverse && to.is_empty();
-        if empty || nothing_below { None } else { Some(rest) }
-    }
-
-    fn wanted(&self, size: PageSize) -> PageRequest {
-        PageRequest {
-            start: self.start.clone(),
-            end: self.end.clone(),
-            reverse: self.reverse,
-            records_max: size.records,
-            bytes_max: size.bytes,
-            first_bytes_max: size.first_bytes_max(),
-        }
-    }
-
-    fn range(&self) -> KeyRange {
-        KeyRange { start: self.start.clone(), end: self.end.clone() }
-    }
-
-    /// The same with another range.
-    fn of(&self, KeyRange { start, end }: KeyRange) -> Self {
-        Self { start, end, reverse: self.reverse }
-    }
-
-    /// What comes after a window of it; None: nothing.
-    fn after_window(&self, window: &Rest) -> Option<Rest> {
-        match self.reverse {
-            false if window.end != self.end => Some(Rest { start: window.end.clone(), ..self.clone() }),
-            true if window.start != self.start => Some(Rest { end: window.start.clone(), ..self.clone() }),
-            _ => None,
-        }
-    }
-}
 
 /// How much to ask of a partition at once.
 #[derive(Clone, Copy, Debug)]
@@ -104,6 +49,17 @@ impl PageSize {
     fn after_nothing(self) -> Self {
         let wider = self.records.saturating_mul(EMPTY_PAGE_GROWTH).min(PAGE_RECORDS_MAX);
         Self { records: wider.max(self.records), ..self }
+    }
+
+    fn of(self, rest: &Rest) -> PageRequest {
+        PageRequest {
+            start: rest.start.clone(),
+            end: rest.end.clone(),
+            reverse: rest.reverse,
+            records_max: self.records,
+            bytes_max: self.bytes,
+            first_bytes_max: self.first_bytes_max(),
+        }
     }
 
     /// Longer records come alone, when there is room for them.
@@ -134,6 +90,45 @@ pub(super) struct PartitionPage {
     pub rest: Option<Rest>,
     /// Pages in which there was nothing came before this one, each of a moment of its own.
     pub passed_over: bool,
+}
+
+/// A page of a window of what is left.
+struct PageOnce {
+    snapshot_seq: Seq,
+    merged: MergedPage,
+    window: Rest,
+    /// What each source began with, of a page of one record: the key, and about how long it is.
+    firsts: Vec<(Bytes, usize)>,
+}
+
+/// Of a record, beside its key and value.
+const RECORD_OVERHEAD_BYTES: usize = 64;
+
+impl PageOnce {
+    fn of(
+        snapshot_seq: Seq,
+        tick: Tick,
+        sides: Vec<Page>,
+        size: PageSize,
+        window: Rest,
+    ) -> Result<Self, NoPage> {
+        let length = |r: &RecordVersion| r.key.len() + r.value.as_ref().map_or(0, Bytes::len);
+        let first = |side: &Page| side.records.first().map(|r| (r.key.clone(), length(r)));
+        let firsts = if size.records == 1 { sides.iter().filter_map(first).collect() } else { vec![] };
+        let merged = merge_page(sides, window.reverse, tick).map_err(Redo)?;
+        Ok(Self { snapshot_seq, merged, window, firsts })
+    }
+
+    /// Beyond this page, the next record that a source begins with and that comes in no page of so many bytes: others come before it.
+    fn large_ahead(&self, bytes: u32) -> Option<Bytes> {
+        let covered_to = self.merged.covered_to.as_ref()?;
+        let reverse = self.window.reverse;
+        let is_ahead = |key: &Bytes| if reverse { key < covered_to } else { key > covered_to };
+        let is_large = |length: usize| length + RECORD_OVERHEAD_BYTES > bytes as usize;
+        let large = self.firsts.iter().filter(|(key, length)| is_ahead(key) && is_large(*length));
+        let keys = large.map(|(key, _)| key);
+        if reverse { keys.max() } else { keys.min() }.cloned()
+    }
 }
 
 /// By how much more is asked for after a page in which there was nothing.
@@ -264,8 +259,10 @@ impl Pages {
             self.core.check_running()?;
             let leader = self.core.leaders.get(partition).node;
             let size_now = if room.is_some() { PageSize::ONE_OF_ANY_SIZE } else { wanted };
-            match self.page_once(table, partition, &from, size_now, deadline).await {
-                Ok((snapshot_seq, mut merged, window)) => {
+            match self.page_once(table, partition, &from.before_large(), size_now, deadline).await {
+                Ok(once) => {
+                    from.large_at = once.large_ahead(size.bytes).or(from.large_at);
+                    let PageOnce { snapshot_seq, mut merged, window, .. } = once;
                     self.core.metrics.scan_pages.inc();
                     let cut = shorten(&mut merged, size.records as usize);
                     let rest = match (&cut, &merged.covered_to) {
@@ -324,7 +321,7 @@ impl Pages {
         from: &Rest,
         size: PageSize,
         deadline: Deadline,
-    ) -> Result<(Seq, MergedPage, Rest), NoPage> {
+    ) -> Result<PageOnce, NoPage> {
         if let Some(OfSnapshot { snapshot, .. }) = &self.of {
             return self
                 .page_of_cut(table, snapshot.of(partition).map_err(Redo)?, from, size, deadline)
@@ -374,8 +371,7 @@ impl Pages {
             (None, _) => ask_leader().await?,
         };
         let sides = std::iter::once(memtables).chain(ssts).collect();
-        let merged = merge_page(sides, from.reverse, tick).map_err(Redo)?;
-        Ok((snapshot_seq, merged, window))
+        PageOnce::of(snapshot_seq, tick, sides, size, window)
     }
 
     /// All that a cut has is in its SSTables.
@@ -386,14 +382,13 @@ impl Pages {
         from: &Rest,
         size: PageSize,
         deadline: Deadline,
-    ) -> Result<(Seq, MergedPage, Rest), NoPage> {
+    ) -> Result<PageOnce, NoPage> {
         let window = match of.view.manifest.table(table.id) {
             Some(t) => from.of(t.layers().window(&from.range(), from.reverse, TABLES_MAX)),
             None => from.clone(),
         };
         let sides = self.sst_pages(table, &of.view, &window, size, deadline).await?;
-        let merged = merge_page(sides, from.reverse, of.cut.tick).map_err(Redo)?;
-        Ok((of.cut.seq, merged, window))
+        PageOnce::of(of.cut.seq, of.cut.tick, sides, size, window)
     }
 
     async fn memtable_page(
@@ -406,7 +401,7 @@ impl Pages {
         deadline: Deadline,
     ) -> Result<(Seq, Tick, Page), NoPage> {
         let searched = view.manifest.version;
-        let wanted = from.wanted(size);
+        let wanted = size.of(from);
         let asked = self.core.ask_leader(partition, deadline, PAGE_ANSWER_MAX, |peer| {
             peer.page(partition, table.id, searched, wanted)
         });
@@ -530,7 +525,7 @@ impl Pages {
         deadline: Deadline,
     ) -> Result<Page, NoPage> {
         let peer = self.core.sstable(node).map_err(Redo)?;
-        let asked = peer.page(ssts.iter().map(|sst| sst.wire_id.clone()).collect(), from.wanted(size));
+        let asked = peer.page(ssts.iter().map(|sst| sst.wire_id.clone()).collect(), size.of(from));
         let now_ns = self.core.env.clock.holder_ns();
         let says = match deadline.limit(&*self.core.env.clock, PAGE_ANSWER_MAX, asked).await {
             Ok(says) => says,
@@ -550,31 +545,5 @@ impl Pages {
         };
         ssts.iter().for_each(|sst| self.core.health.replica_failed(node, sst.meta.id, now_ns));
         Err(Redo(error))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn rest(start: &'static str, end: &'static str, reverse: bool) -> Rest {
-        Rest { start: start.into(), end: end.into(), reverse }
-    }
-
-    #[test]
-    fn the_rest_of_a_range_begins_right_after_the_page() {
-        let to = |s: &'static str| Bytes::from(s);
-        assert!(rest("a", "c", false).after(None).is_none());
-        assert_eq!(rest("a", "c", false).after(Some(&to("b"))).unwrap().start, Bytes::from("b\0"));
-        assert!(rest("a", "b\0", false).after(Some(&to("b"))).is_none());
-        let after_window = |window: Rest| rest("a", "e", window.reverse).after_window(&window);
-        assert!(
-            after_window(rest("a", "e", false)).is_none() && after_window(rest("a", "e", true)).is_none()
-        );
-        assert_eq!(after_window(rest("a", "c", false)).unwrap().range(), KeyRange::new("c", "e"));
-        assert_eq!(after_window(rest("c", "e", true)).unwrap().range(), KeyRange::new("a", "c"));
-        let r = rest("a", "", true).after(Some(&to("b"))).unwrap();
-        assert_eq!((r.start, r.end), (Bytes::from("a"), Bytes::from("b")));
-        assert!(rest("a", "", true).after(Some(&to("a"))).is_none());
     }
 }

@@ -1,5 +1,6 @@
 //! Sorted sets, and sets, as one sorted set: `ZUNION`, `ZINTER`, `ZDIFF` and their like.
 
+use std::cmp::Ordering;
 use std::collections::HashMap;
 
 use bytes::Bytes;
@@ -64,13 +65,31 @@ fn score_in(tag: Tag, value: &[u8]) -> f64 {
     if tag == Tag::Member { 1.0 } else { score_of(value).unwrap_or_default() }
 }
 
+/// -0 is 0, though it is told as it is. (There is no NaN.)
+fn in_order(a: f64, b: f64) -> Ordering {
+    (a + 0.0).total_cmp(&(b + 0.0))
+}
+
 impl Aggregate {
     fn of(self, a: f64, b: f64) -> f64 {
         match self {
             // (Of an infinity and its opposite.)
             Self::Sum => Some(a + b).filter(|sum| !sum.is_nan()).unwrap_or(0.0),
-            Self::Least => a.min(b),
-            Self::Highest => a.max(b),
+            // (Of 0 and -0, which are equal, the first one stays.)
+            Self::Least => {
+                if b < a {
+                    b
+                } else {
+                    a
+                }
+            }
+            Self::Highest => {
+                if b > a {
+                    b
+                } else {
+                    a
+                }
+            }
         }
     }
 }
@@ -83,7 +102,7 @@ impl Combined {
         Ok(match self.told {
             Told::Count(most) => Reply::Integer(up_to(members.len() as u64, most)),
             Told::Members(shown) => {
-                members.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then_with(|| a.1.cmp(&b.1)));
+                members.sort_unstable_by(|a, b| in_order(a.0, b.0).then_with(|| a.1.cmp(&b.1)));
                 show(members, shown)
             }
             Told::Stored => {

@@ -1,0 +1,113 @@
+//! What is left of a range that is scanned.
+
+use bytes::Bytes;
+use sextant_common::key_range::KeyRange;
+
+/// What is left of a range, in the direction of the scan.
+#[derive(Clone, Debug)]
+pub(super) struct Rest {
+    pub start: Bytes,
+    pub end: Bytes,
+    pub reverse: bool,
+    /// Where a source is known to go on with a record that is longer than a page.
+    pub large_at: Option<Bytes>,
+}
+
+impl Rest {
+    /// What is left after a page; None: nothing.
+    pub fn after(&self, covered_to: Option<&Bytes>) -> Option<Rest> {
+        let to = covered_to?;
+        let rest = if self.reverse {
+            Rest { end: to.clone(), ..self.clone() }
+        } else {
+            let mut next = Vec::with_capacity(to.len() + 1);
+            next.extend_from_slice(to);
+            next.push(0);
+            Rest { start: next.into(), ..self.clone() }
+        };
+        let empty = !rest.end.is_empty() && rest.start >= rest.end;
+        // A reverse scan that has reached the empty key has nothing below it.
+        let nothing_below = self.reverse && to.is_empty();
+        if empty || nothing_below { None } else { Some(rest) }
+    }
+
+    pub fn range(&self) -> KeyRange {
+        KeyRange { start: self.start.clone(), end: self.end.clone() }
+    }
+
+    /// The same with another range.
+    pub fn of(&self, KeyRange { start, end }: KeyRange) -> Self {
+        Self { start, end, ..self.clone() }
+    }
+
+    /// What comes before a record that is longer than a page, so that only that one has to be asked for alone; or all of it.
+    pub fn before_large(&self) -> Self {
+        let Some(at) = &self.large_at else { return self.clone() };
+        let range = match self.reverse {
+            false => KeyRange { start: self.start.clone(), end: at.clone() },
+            true => KeyRange { start: [at, &b"\0"[..]].concat().into(), end: self.end.clone() },
+        };
+        let is_inside = match self.reverse {
+            false => self.start < *at && (self.end.is_empty() || *at < self.end),
+            true => self.start <= *at && (self.end.is_empty() || range.start < self.end),
+        };
+        if is_inside { self.of(range) } else { self.clone() }
+    }
+
+    /// What comes after a window of it; None: nothing.
+    pub fn after_window(&self, window: &Rest) -> Option<Rest> {
+        match self.reverse {
+            false if window.end != self.end => Some(Rest { start: window.end.clone(), ..self.clone() }),
+            true if window.start != self.start => Some(Rest { end: window.start.clone(), ..self.clone() }),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rest(start: &'static str, end: &'static str, reverse: bool) -> Rest {
+        Rest { start: start.into(), end: end.into(), reverse, large_at: None }
+    }
+
+    #[test]
+    fn the_rest_of_a_range_begins_right_after_the_page() {
+        let to = |s: &'static str| Bytes::from(s);
+        assert!(rest("a", "c", false).after(None).is_none());
+        assert_eq!(rest("a", "c", false).after(Some(&to("b"))).unwrap().start, Bytes::from("b\0"));
+        assert!(rest("a", "b\0", false).after(Some(&to("b"))).is_none());
+        let after_window = |window: Rest| rest("a", "e", window.reverse).after_window(&window);
+        assert!(
+            after_window(rest("a", "e", false)).is_none() && after_window(rest("a", "e", true)).is_none()
+        );
+        assert_eq!(after_window(rest("a", "c", false)).unwrap().range(), KeyRange::new("c", "e"));
+        assert_eq!(after_window(rest("c", "e", true)).unwrap().range(), KeyRange::new("a", "c"));
+        let r = rest("a", "", true).after(Some(&to("b"))).unwrap();
+        assert_eq!((r.start, r.end), (Bytes::from("a"), Bytes::from("b")));
+        assert!(rest("a", "", true).after(Some(&to("a"))).is_none());
+    }
+
+    #[test]
+    fn what_comes_before_a_record_that_is_longer_than_a_page_ends_there() {
+        let before = |start, end, reverse, at: &'static str| {
+            let rest = Rest { large_at: Some(at.into()), ..rest(start, end, reverse) };
+            let window = rest.before_large();
+            (window.range(), rest.after_window(&window).map(|rest| rest.range()))
+        };
+        let range = KeyRange::new;
+        assert_eq!(before("a", "", false, "c"), (range("a", "c"), Some(range("c", ""))));
+        assert_eq!(before("a", "", true, "c"), (range("c\0", ""), Some(range("a", "c\0"))));
+        // It is the next one, or not in what is left.
+        for (start, end, reverse, at) in [
+            ("c", "", false, "c"),
+            ("d", "", false, "c"),
+            ("a", "c", false, "c"),
+            ("a", "c\0", true, "c"),
+            ("d", "", true, "c"),
+        ] {
+            assert_eq!(before(start, end, reverse, at), (range(start, end), None), "{start} {end} {reverse}");
+        }
+    }
+}
