@@ -10,7 +10,7 @@ use sextant_common::marks::Kind;
 
 use crate::Progress;
 use crate::manifest::Backup;
-use crate::records::{Joined, Records, work_dir};
+use crate::records::{Joined, Records, next_page, work_dir};
 use crate::repository::Repository;
 
 /// Keys asked for at once.
@@ -58,7 +58,7 @@ pub async fn compare(
             let records = Records::open(repository, table, cut.tick, &dir).await?;
             let mut records = Joined::all(records)?;
             loop {
-                let page = records.next_page(KEYS_MAX, BYTES_MAX)?;
+                let page = next_page(&mut records, KEYS_MAX, BYTES_MAX)?;
                 if page.is_empty() {
                     break;
                 }

@@ -172,10 +172,6 @@ impl Joined {
         Ok(joined)
     }
 
-    pub fn is_empty(&self) -> bool {
-        self.sources.is_empty()
-    }
-
     fn push(&mut self, mut records: Records) -> Result<()> {
         while let Some(next) = records.next()? {
             if (self.wanted)(&next.key) {
@@ -186,24 +182,35 @@ impl Joined {
         Ok(())
     }
 
-    pub fn next(&mut self) -> Result<Option<RecordVersion>> {
-        let least = self.sources.iter().enumerate().min_by(|(_, a), (_, b)| a.0.key.cmp(&b.0.key));
-        let Some(at) = least.map(|(at, _)| at) else { return Ok(None) };
+    fn take(&mut self, at: usize) -> Result<RecordVersion> {
         let (record, records) = self.sources.swap_remove(at);
         self.push(records)?;
-        Ok(Some(record))
+        Ok(record)
     }
+}
 
-    /// The next of them; up to so many, and about so many bytes. Empty: that was all.
-    pub fn next_page(&mut self, count_max: usize, bytes_max: usize) -> Result<Vec<RecordVersion>> {
-        let (mut page, mut bytes) = (Vec::new(), 0);
-        while page.len() < count_max && bytes < bytes_max {
-            let Some(record) = self.next()? else { break };
-            bytes += bytes_of(&record);
-            page.push(record);
-        }
-        Ok(page)
+impl Iterator for Joined {
+    type Item = Result<RecordVersion>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let (least, _) = self.sources.iter().enumerate().min_by(|(_, a), (_, b)| a.0.key.cmp(&b.0.key))?;
+        Some(self.take(least))
     }
+}
+
+/// The next of these records; up to so many, and about so many bytes. Empty: that was all.
+pub(crate) fn next_page(
+    records: &mut impl Iterator<Item = Result<RecordVersion>>,
+    count_max: usize,
+    bytes_max: usize,
+) -> Result<Vec<RecordVersion>> {
+    let (mut page, mut bytes) = (Vec::new(), 0);
+    while page.len() < count_max && bytes < bytes_max {
+        let Some(record) = records.next().transpose()? else { break };
+        bytes += bytes_of(&record);
+        page.push(record);
+    }
+    Ok(page)
 }
 
 pub(crate) fn bytes_of(record: &RecordVersion) -> usize {

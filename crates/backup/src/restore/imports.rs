@@ -7,8 +7,7 @@ use sextant_common::error::Result;
 use sextant_common::sstable::RecordVersion;
 use sextant_proto::v1;
 
-use super::renaming::Renamed;
-use crate::records::bytes_of;
+use crate::records::{bytes_of, next_page};
 
 /// Of one import.
 const RECORDS_MAX: usize = 1000;
@@ -16,10 +15,14 @@ const BYTES_MAX: usize = 1024 * 1024;
 const AT_ONCE: usize = 4;
 
 /// All of these records; how many they were.
-pub async fn import(client: &Client, table: &str, mut records: Renamed) -> Result<u64> {
+pub async fn import(
+    client: &Client,
+    table: &str,
+    mut records: impl Iterator<Item = Result<RecordVersion>>,
+) -> Result<u64> {
     let (mut count, mut under_way) = (0, FuturesUnordered::new());
     loop {
-        let page = records.next_page(RECORDS_MAX, BYTES_MAX)?;
+        let page = next_page(&mut records, RECORDS_MAX, BYTES_MAX)?;
         if page.is_empty() {
             break;
         }

@@ -10,13 +10,14 @@ use sextant_common::ids::{LoadId, PartitionId};
 use sextant_common::sstable::RecordVersion;
 
 use super::renaming::Renamed;
+use crate::records::{Joined, next_page};
 
 /// Of a message.
 const RECORDS_MAX: usize = 4000;
 const BYTES_MAX: usize = 512 * 1024;
 
 /// Makes the records of a piece once more. Their keys rise.
-pub type Again<'a> = &'a (dyn Fn() -> Result<Renamed> + Send + Sync);
+pub type Again<'a> = &'a (dyn Fn() -> Result<Renamed<Joined>> + Send + Sync);
 
 struct Piece<'a> {
     records: Again<'a>,
@@ -28,7 +29,7 @@ impl LoadSource for Piece<'_> {
     fn records(&self, _partition: PartitionId) -> Result<BoxStream<'static, Result<Vec<LoadRecord>>>> {
         let (mut records, count) = ((self.records)()?, self.count.clone());
         count.store(0, Ordering::Relaxed);
-        let next = move || match records.next_page(RECORDS_MAX, BYTES_MAX) {
+        let next = move || match next_page(&mut records, RECORDS_MAX, BYTES_MAX) {
             Ok(page) if page.is_empty() => None,
             Ok(page) => {
                 count.fetch_add(page.len() as u64, Ordering::Relaxed);

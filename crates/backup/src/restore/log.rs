@@ -4,7 +4,7 @@
 //! changes its partition there, so the order of each key holds, however many partitions the cluster has.
 //!
 //! The log is written on top of headers before the first element is, and then read again for elements: a header that had expired by now
-//! in the backup, and was renewed later, is there before a sweep could miss it.
+//! in the backup, and was renewed later, is there before a sweep could miss it. Where there are no elements it is read once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -97,7 +97,8 @@ impl Applying<'_> {
             done = name.to.index;
             let until = time_text_if_any(name.until_ms.min(self.to_ms));
             let until = until.unwrap_or_else(|| format!("entry {}", name.to));
-            progress(format!("partition {partition}: the log up to {until}, {count} records so far"));
+            let what = if part == Part::Elements { "elements" } else { "records" };
+            progress(format!("partition {partition}: the log up to {until}, {count} {what} so far"));
             if ends.is_some() {
                 break;
             }
@@ -146,7 +147,8 @@ impl Applying<'_> {
         let mut count = 0;
         for (table, records) in batch {
             let Some(name) = names.get(&table) else { continue };
-            let renamed = records.into_iter().map(|record| renaming.record(name, as_of(record, *now)));
+            let renaming = renaming.of(name);
+            let renamed = records.into_iter().map(|record| renaming.record(as_of(record, *now)));
             let records: Vec<Option<RecordVersion>> = renamed.collect::<Result<_>>()?;
             count += imports::write(client, name, records.into_iter().flatten().collect()).await?;
         }

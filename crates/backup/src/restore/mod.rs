@@ -1,9 +1,9 @@
 //! A backup is written into a cluster: any, of any number of partitions.
 //!
-//! What is large is loaded ([`loads`]), [piece](pieces) by piece; what is small is written as clients do ([`imports`]). A restore that
-//! ended half-way may be begun again: it writes the same. What the archived log has on top of it is written as clients do ([`log`]),
-//! [folded](fold). Objects of the Redis protocol get [new versions](renaming), and are written whole: first all headers, as they are in
-//! the end, then elements.
+//! What is large is loaded ([`loads`]), [piece](pieces) by piece; what is small is written as clients do ([`imports`]). What the
+//! archived log has on top of it is written as clients do ([`log`]), [folded](fold). Objects of the Redis protocol get
+//! [new versions](renaming): first all headers are written, as they are in the end, then elements. A restore that ended half-way may be
+//! begun again: it writes the same, but for versions, and elements of the one before are swept.
 
 mod fold;
 mod imports;
@@ -207,10 +207,10 @@ impl<'a> Restoring<'a> {
                 let (cluster, options) = (cluster.clone(), options.clone());
                 let is_here = move |key: &[u8]| cluster.partition_of(key, &options) == partition;
                 let records = Joined::of(records.collect::<Result<_>>()?, Box::new(is_here))?;
-                Ok(Renamed::new(records, name, self.renaming, pass))
+                Ok(Renamed::new(records, self.renaming.of(name), pass))
             };
-            let all = records(Pass::All)?;
-            if all.is_empty() {
+            let mut all = records(Pass::All)?.peekable();
+            if all.peek().is_none() {
                 continue;
             }
             if is_loaded {

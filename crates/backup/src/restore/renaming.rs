@@ -11,11 +11,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use bytes::Bytes;
 use sextant_common::database::Database;
 use sextant_common::error::{Error, Result};
+use sextant_common::ids::DEFAULT_TABLE_NAME;
 use sextant_common::marks::Kind;
 use sextant_common::object::{Header, inner_key, version_of, version_part};
 use sextant_common::sstable::RecordVersion;
-
-use crate::records::{Joined, bytes_of};
 
 /// So much of a key is told.
 const KEY_TOLD_BYTES: usize = 64;
@@ -37,28 +36,64 @@ impl Part {
     }
 }
 
+/// Whether a table is one of keys of the Redis protocol: nobody else writes objects.
+fn has_headers(table: &str) -> bool {
+    table == DEFAULT_TABLE_NAME || Database::all().any(|database| database.table() == table)
+}
+
 /// Of one run.
 #[derive(Clone, Copy, Debug)]
 pub struct Renaming(u64);
 
 impl Renaming {
+    /// `random`: not 0, which would change nothing.
     pub fn new(random: u64) -> Self {
         Self(random)
     }
 
-    fn version(self, version: u64) -> u64 {
-        version ^ self.0
+    pub fn of(self, table: &str) -> TableRenaming {
+        let holds = match Part::of(table) {
+            Part::Elements => Holds::Elements,
+            Part::Headers if has_headers(table) => Holds::Headers,
+            Part::Headers => Holds::NoObjects,
+        };
+        TableRenaming { table: table.into(), holds, random: self.0 }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Holds {
+    Headers,
+    Elements,
+    NoObjects,
+}
+
+/// As the records of a table are restored.
+#[derive(Clone, Debug)]
+pub struct TableRenaming {
+    table: Arc<str>,
+    holds: Holds,
+    random: u64,
+}
+
+impl TableRenaming {
+    fn version(&self, version: u64) -> u64 {
+        version ^ self.random
     }
 
-    /// The record as it is restored into this table. None: it is not (a mark of sweepers, of no object).
-    pub fn record(self, table: &str, record: RecordVersion) -> Result<Option<RecordVersion>> {
-        match Part::of(table) {
-            Part::Elements => Ok(self.element(record)),
-            Part::Headers => self.header(table, record).map(Some),
+    /// None: it is not restored (a mark of sweepers, of no object).
+    ///
+    /// # Errors
+    /// It is of an object, and no header.
+    pub fn record(&self, record: RecordVersion) -> Result<Option<RecordVersion>> {
+        match self.holds {
+            Holds::Elements => Ok(self.element(record)),
+            Holds::Headers => self.header(record).map(Some),
+            Holds::NoObjects => Ok(Some(record)),
         }
     }
 
-    fn element(self, record: RecordVersion) -> Option<RecordVersion> {
+    fn element(&self, record: RecordVersion) -> Option<RecordVersion> {
         let (inner, version) = (inner_key(&record.key)?, version_of(&record.key)?);
         if inner.is_empty() {
             return None;
@@ -69,17 +104,18 @@ impl Renaming {
         Some(RecordVersion { key: key.into(), ..record })
     }
 
-    fn header(self, table: &str, record: RecordVersion) -> Result<RecordVersion> {
+    fn header(&self, record: RecordVersion) -> Result<RecordVersion> {
         let Some(value) = record.value.as_ref().filter(|_| record.marks.kind() != Kind::Plain) else {
             return Ok(record);
         };
-        let header = Header::decode(value).ok_or_else(|| {
-            let key =
-                String::from_utf8_lossy(&record.key[..record.key.len().min(KEY_TOLD_BYTES)]).into_owned();
-            Error::corrupt(format!("table {table:?}: the header of the object {key:?} is damaged"))
-        })?;
+        let header = Header::decode(value).ok_or_else(|| self.damaged(&record.key))?;
         let header = Header { version: self.version(header.version), ..header };
         Ok(RecordVersion { value: Some(header.encode()), ..record })
+    }
+
+    fn damaged(&self, key: &[u8]) -> Error {
+        let key = String::from_utf8_lossy(key.get(..KEY_TOLD_BYTES).unwrap_or(key));
+        Error::corrupt(format!("table {:?}: the header of the object {key:?} is damaged", self.table))
     }
 }
 
@@ -93,40 +129,22 @@ pub enum Pass {
     Others,
 }
 
-/// Records of a backup, as they are restored into a table.
-pub struct Renamed {
-    records: Joined,
-    table: String,
-    renaming: Renaming,
+/// Records of a table of a backup, in order of their keys there, as they are restored.
+pub struct Renamed<I> {
+    records: I,
+    renaming: TableRenaming,
     pass: Pass,
-    /// The object whose elements come, as their keys begin, and the beginning of the highest of the keys.
-    highest: Option<Bytes>,
+    highest: Highest,
 }
 
-impl Renamed {
-    pub fn new(records: Joined, table: &str, renaming: Renaming, pass: Pass) -> Self {
-        Self { records, table: table.to_owned(), renaming, pass, highest: None }
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.records.is_empty()
-    }
-
-    fn next(&mut self) -> Result<Option<RecordVersion>> {
-        while let Some(record) = self.records.next()? {
-            let Some(record) = self.renaming.record(&self.table, record)? else { continue };
-            if self.is_wanted(&record) {
-                return Ok(Some(record));
-            }
-        }
-        Ok(None)
+impl<I> Renamed<I> {
+    pub fn new(records: I, renaming: TableRenaming, pass: Pass) -> Self {
+        Self { records, renaming, pass, highest: Highest::default() }
     }
 
     fn is_wanted(&mut self, record: &RecordVersion) -> bool {
-        if Part::of(&self.table) == Part::Headers {
-            return !matches!(self.pass, Pass::Others);
-        }
-        let rises = rises(&mut self.highest, &record.key);
+        // (Other keys stay what they are, and rise.)
+        let rises = self.renaming.holds != Holds::Elements || self.highest.rises(&record.key);
         match &self.pass {
             Pass::All => true,
             Pass::Others => !rises,
@@ -138,41 +156,56 @@ impl Renamed {
             }
         }
     }
+}
 
-    /// The next of them; up to so many, and about so many bytes. Empty: that was all.
-    pub fn next_page(&mut self, count_max: usize, bytes_max: usize) -> Result<Vec<RecordVersion>> {
-        let (mut page, mut bytes) = (Vec::new(), 0);
-        while page.len() < count_max && bytes < bytes_max {
-            let Some(record) = self.next()? else { break };
-            bytes += bytes_of(&record);
-            page.push(record);
+impl<I: Iterator<Item = Result<RecordVersion>>> Iterator for Renamed<I> {
+    type Item = Result<RecordVersion>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            match self.records.next()?.and_then(|record| self.renaming.record(record)) {
+                Ok(Some(record)) if self.is_wanted(&record) => return Some(Ok(record)),
+                Ok(_) => {}
+                Err(e) => return Some(Err(e)),
+            }
         }
-        Ok(page)
     }
 }
 
-/// Whether an element is of the highest version of its object so far. (Objects follow each other, and so do elements of a version.)
-fn rises(highest: &mut Option<Bytes>, key: &Bytes) -> bool {
-    let Some(part) = version_part(key) else { return true };
-    if highest.as_ref().is_some_and(|before| **before == *part) {
-        return true;
+/// The highest version so far of the object whose elements come: as their keys begin.
+#[derive(Debug, Default)]
+struct Highest(Option<Bytes>);
+
+impl Highest {
+    /// Whether the element is of no lower version. (Objects follow each other, and so do elements of a version.)
+    fn rises(&mut self, key: &Bytes) -> bool {
+        let Some(part) = version_part(key) else { return true };
+        if let Some(highest) = &self.0 {
+            if **highest == *part {
+                return true;
+            }
+            if **highest > *part && inner_key(highest) == inner_key(part) {
+                return false;
+            }
+        }
+        self.0 = Some(key.slice(..part.len()));
+        true
     }
-    let steps_back =
-        highest.as_ref().is_some_and(|before| **before > *part && inner_key(before) == inner_key(part));
-    if !steps_back {
-        *highest = Some(key.slice(..part.len()));
-    }
-    !steps_back
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use proptest::prelude::*;
+    use sextant_common::error::ErrorKind;
     use sextant_common::ids::Seq;
     use sextant_common::marks::Marks;
     use sextant_common::object::{Tag, element_key};
 
     use super::*;
+
+    const ELEMENTS: &str = sextant_common::object::ELEMENTS_TABLE;
 
     fn record(key: Bytes, value: Option<Bytes>, kind: Kind) -> RecordVersion {
         RecordVersion { key, seq: Seq(1), value, marks: Marks::new(kind, None) }
@@ -182,40 +215,50 @@ mod tests {
         record(element_key(object, version, Tag::Field, field), Some("v".into()), Kind::Plain)
     }
 
-    const ELEMENTS: &str = sextant_common::object::ELEMENTS_TABLE;
+    fn one(table: &str, random: u64, record: RecordVersion) -> Result<Option<RecordVersion>> {
+        Renaming::new(random).of(table).record(record)
+    }
 
     #[test]
     fn a_header_and_its_elements_get_the_same_new_version_and_nothing_else_changes() {
-        let renaming = Renaming::new(0xff00);
         let header = Header { version: 0x0ff0, count: 3, ends: Some((4, 5)) };
-        let renamed =
-            renaming.record("db1", record("k".into(), Some(header.encode()), Kind::List)).unwrap().unwrap();
-        assert_eq!(Header::decode(&renamed.value.unwrap()), Some(Header { version: 0xf0f0, ..header }));
-        assert_eq!(renamed.marks.kind(), Kind::List);
+        for table in ["", DEFAULT_TABLE_NAME, "db1", "db15"] {
+            let before = record("k".into(), Some(header.encode()), Kind::List);
+            let renamed = one(table, 0xff00, before).unwrap().unwrap();
+            assert_eq!(Header::decode(&renamed.value.unwrap()), Some(Header { version: 0xf0f0, ..header }));
+            assert_eq!(renamed.marks.kind(), Kind::List);
+        }
+        // Tombstones too: the log deletes what it has written.
         for value in [Some(Bytes::from("v")), None] {
             let of =
                 |version| record(element_key(b"k", version, Tag::Field, b"f"), value.clone(), Kind::Plain);
-            assert_eq!(renaming.record(ELEMENTS, of(0x0ff0)).unwrap(), Some(of(0xf0f0)));
+            for table in [ELEMENTS, "sextant.elements.db15"] {
+                assert_eq!(one(table, 0xff00, of(0x0ff0)).unwrap(), Some(of(0xf0f0)));
+            }
         }
-        // Plain records stay, whatever their bytes; so do tombstones of headers.
-        for plain in [
-            record("k".into(), Some(header.encode()), Kind::Plain),
-            record("k".into(), None, Kind::Plain),
-            record("k".into(), None, Kind::Hash),
+        // Plain records stay, whatever their bytes; so do tombstones of headers, and tables that have no objects.
+        for (table, stays) in [
+            (DEFAULT_TABLE_NAME, record("k".into(), Some(header.encode()), Kind::Plain)),
+            (DEFAULT_TABLE_NAME, record("k".into(), None, Kind::Plain)),
+            (DEFAULT_TABLE_NAME, record("k".into(), None, Kind::Hash)),
+            ("db16", record("k".into(), Some("any".into()), Kind::Hash)),
+            ("sextant.access", element(b"k", 7, b"f")),
         ] {
-            assert_eq!(renaming.record("default", plain.clone()).unwrap(), Some(plain));
+            assert_eq!(one(table, 0xff00, stays.clone()).unwrap(), Some(stays));
         }
     }
 
     #[test]
     fn what_is_no_header_is_told_and_what_is_no_element_is_left_out() {
-        let renaming = Renaming::new(1);
-        let damaged =
-            renaming.record("default", record("key".into(), Some("x".into()), Kind::Hash)).unwrap_err();
-        assert!(damaged.message.contains("\"default\"") && damaged.message.contains("\"key\""), "{damaged}");
+        for (key, told) in [("key".to_owned(), "key".to_owned()), ("k".repeat(65), "k".repeat(64))] {
+            let no_header = record(key.into(), Some("x".into()), Kind::Hash);
+            let damaged = one("db1", 1, no_header).unwrap_err();
+            let told = format!("table \"db1\": the header of the object {told:?} is damaged");
+            assert_eq!((damaged.kind, &*damaged.message), (ErrorKind::Corrupt, &*told));
+        }
         let claim = [&[0, 0][..], b"walk", &[0, 0, 0, 7]].concat();
         for key in [claim, vec![], vec![0], vec![0, 9, 1], vec![0, 1, b'k', 1, 2]] {
-            assert_eq!(renaming.record(ELEMENTS, record(key.into(), None, Kind::Plain)).unwrap(), None);
+            assert_eq!(one(ELEMENTS, 1, record(key.into(), None, Kind::Plain)).unwrap(), None);
         }
     }
 
@@ -226,17 +269,24 @@ mod tests {
             elements in prop::collection::btree_set((0u8..3, 0u64..6, 0u8..3), 0..40),
             random: u64,
         ) {
-            let renaming = Renaming::new(random);
-            let mut records: Vec<_> = elements.iter().map(|(k, v, f)| element(&[*k], *v, &[*f])).collect();
-            records.sort_by(|a, b| a.key.cmp(&b.key));
-            let renamed: Vec<Bytes> =
-                records.into_iter().map(|r| renaming.record(ELEMENTS, r).unwrap().unwrap().key).collect();
-            let mut highest = None;
-            let (rising, others): (Vec<&Bytes>, Vec<&Bytes>) = renamed.iter().partition(|key| rises(&mut highest, key));
+            let records: BTreeSet<Bytes> =
+                elements.iter().map(|(k, v, f)| element(&[*k], *v, &[*f]).key).collect();
+            let keys = |pass: Pass| {
+                let records = records.iter().map(|key| Ok(record(key.clone(), Some("v".into()), Kind::Plain)));
+                let renamed = Renamed::new(records, Renaming::new(random).of(ELEMENTS), pass);
+                renamed.map(|record| record.map(|record| record.key)).collect::<Result<Vec<Bytes>>>().unwrap()
+            };
+            let has_others = Arc::new(AtomicBool::new(false));
+            let rising = keys(Pass::Rising(has_others.clone()));
+            let (others, all) = (keys(Pass::Others), keys(Pass::All));
             prop_assert!(rising.windows(2).all(|two| two[0] < two[1]));
-            prop_assert_eq!(rising.len() + others.len(), elements.len());
-            let distinct: std::collections::BTreeSet<_> = renamed.iter().collect();
-            prop_assert_eq!(distinct.len(), elements.len());
+            prop_assert_eq!(has_others.load(Ordering::Relaxed), !others.is_empty());
+            prop_assert!(!rising.is_empty() || all.is_empty(), "the first one rises");
+            let expected: BTreeSet<Bytes> =
+                elements.iter().map(|(k, v, f)| element(&[*k], v ^ random, &[*f]).key).collect();
+            prop_assert_eq!(&all.iter().cloned().collect::<BTreeSet<_>>(), &expected);
+            prop_assert_eq!(rising.len() + others.len(), expected.len());
+            prop_assert_eq!(&rising.into_iter().chain(others).collect::<BTreeSet<_>>(), &expected);
         }
     }
 }
