@@ -9,6 +9,8 @@
 use parking_lot::Mutex;
 use sextant_common::ids::PartitionId;
 
+/// What a leader says that has not compared in its term yet.
+pub const NOT_COMPARED: u32 = u32::MAX;
 /// Leaders of older versions say nothing, and are not waited for any longer than this many questions.
 const SILENT_MAX: u32 = 3;
 
@@ -31,19 +33,17 @@ impl Settling {
         Self { partitions: Mutex::new(vec![state; partitions as usize]) }
     }
 
-    /// A leader has asked what is here of its partition, and said how many tables lacked copies. Whether that was the last that was
-    /// waited for.
-    pub fn asked(&self, partition: PartitionId, lacking: Option<u32>) -> bool {
+    /// A leader has asked what is here of its partition, and said how many tables lacked copies.
+    pub fn asked(&self, partition: PartitionId, lacking: Option<u32>) {
         let mut partitions = self.partitions.lock();
-        let Some(state) = partitions.get_mut(partition.0 as usize) else { return false };
-        let Partition::Asked { questions, said } = *state else { return false };
+        let Some(state) = partitions.get_mut(partition.0 as usize) else { return };
+        let Partition::Asked { questions, said } = *state else { return };
         *state = match lacking {
             Some(0) if questions > 0 => Partition::Settled,
             None if said.is_none() && questions + 1 >= SILENT_MAX => Partition::Settled,
             Some(_) => Partition::Asked { questions: questions + 1, said: lacking },
             None => Partition::Asked { questions: questions + 1, said },
         };
-        partitions.iter().all(|state| *state == Partition::Settled)
     }
 
     /// Why the server is not ready.
@@ -54,7 +54,7 @@ impl Settling {
             Partition::Settled => None,
         });
         waiting.map(|(partition, said)| match said {
-            None | Some(0) => format!(
+            None | Some(0 | NOT_COMPARED) => format!(
                 "partition {partition}: its leader has not compared yet what is in this new directory with what is to be"
             ),
             Some(tables) => format!("partition {partition}: {tables} tables lack copies"),
@@ -80,7 +80,9 @@ mod tests {
         assert_eq!(settling.waits_for().unwrap(), "partition 0: 7 tables lack copies");
         settling.asked(P0, Some(0));
         assert!(settling.waits_for().unwrap().starts_with("partition 1: "));
-        assert!(!settling.asked(P1, None) && settling.asked(P1, Some(0)), "that was the last");
+        settling.asked(P1, Some(NOT_COMPARED));
+        assert!(settling.waits_for().unwrap().starts_with("partition 1: its leader has not compared yet"));
+        settling.asked(P1, Some(0));
         assert_eq!(settling.waits_for(), None);
         // What is lost later is another matter.
         settling.asked(P0, Some(3));
@@ -96,10 +98,13 @@ mod tests {
         assert!(settling.waits_for().is_some());
         settling.asked(P0, None);
         assert_eq!(settling.waits_for(), None);
-        // One that changes leaders often says something sooner or later.
-        let settling = Settling::new(1, true);
-        settling.asked(P0, Some(2));
-        assert!((0..9).all(|_| !settling.asked(P0, None)));
-        assert!(settling.waits_for().is_some());
+        // One that has just become leader says that it does not know, however often leaders change.
+        for said in [2, NOT_COMPARED] {
+            let settling = Settling::new(1, true);
+            settling.asked(P0, Some(said));
+            (0..9).for_each(|_| settling.asked(P0, None));
+            (0..9).for_each(|_| settling.asked(P0, Some(NOT_COMPARED)));
+            assert!(settling.waits_for().is_some());
+        }
     }
 }

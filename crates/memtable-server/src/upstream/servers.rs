@@ -202,7 +202,8 @@ impl SstServer {
         }
     }
 
-    /// `wall_ns`: this server's clock, nanoseconds since 1970. `tables_lacking`: how many lacked copies when it was asked before.
+    /// `wall_ns`: this server's clock, nanoseconds since 1970. `tables_lacking`: how many lacked copies when all were asked before,
+    /// in this term; None: they were not.
     pub async fn inventory(
         &self,
         partition: PartitionId,
@@ -210,6 +211,8 @@ impl SstServer {
         wall_ns: u64,
         tables_lacking: Option<u32>,
     ) -> Result<Vec<Held>> {
+        // (Nothing at all is what older servers say.)
+        let tables_lacking = Some(tables_lacking.unwrap_or(u32::MAX));
         let (order, unix_us) = (Some(order.into()), wall_ns / 1000);
         let request = v1::InventoryRequest { partition: partition.0, order, unix_us, tables_lacking };
         let reply = call(SHORT, "inventory", self.client.clone().inventory(request)).await?;

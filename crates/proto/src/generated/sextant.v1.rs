@@ -4027,8 +4027,8 @@ pub struct InventoryRequest {
     /// The sender's wall clock, in microseconds since 1970. 0: from an older server.
     #[prost(uint64, tag = "3")]
     pub unix_us: u64,
-    /// A leader's: how many tables of the partition had fewer sound copies than they should when it asked before, in this term. Absent:
-    /// it has not asked before, or is older.
+    /// A leader's: how many tables of the partition had fewer sound copies than they should when it asked before, in this term.
+    /// 4294967295: it has not asked before. Absent: from an older server.
     #[prost(uint32, optional, tag = "4")]
     pub tables_lacking: ::core::option::Option<u32>,
 }

@@ -163,7 +163,8 @@ impl Catalog {
 
     /// It has had it. Blocks.
     pub fn filled(&self) -> Result<()> {
-        self.dir.filled()
+        let stopped = self.changes.lock();
+        if *stopped { Ok(()) } else { self.dir.filled() }
     }
 
     /// The tables of a partition, by id.

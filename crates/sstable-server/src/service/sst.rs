@@ -236,7 +236,10 @@ impl Sst for SstService {
             }
         }
         // (P-nodes ask too, without an order, and say nothing of it.)
-        if is_ordered && self.store.settling.asked(partition, tables_lacking) {
+        if is_ordered {
+            self.store.settling.asked(partition, tables_lacking);
+        }
+        if self.store.catalog.is_filling() && self.store.settling.waits_for().is_none() {
             let catalog = self.store.catalog.clone();
             let written = self.store.disk(IoKind::Sync, move || catalog.filled()).await;
             if let Err(e) = written {

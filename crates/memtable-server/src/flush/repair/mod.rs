@@ -116,9 +116,7 @@ async fn round(background: &Background, memory: &mut Memory) {
     let now = shared.env.clock.grantor_ns();
     let found = memory.find(background, &inventories, now);
     tell_placement(background, &manifest, &found);
-    // (Of a tier with fewer servers than there are to be copies, no more is asked for.)
-    let replicas = background.tuning.sst_replicas.min(found.len());
-    memory.lacking = u32::try_from(lacking(&manifest, &found, replicas)).ok();
+    memory.lacking = u32::try_from(waited_for(&manifest, &found, background.tuning.sst_replicas)).ok();
     let held: Vec<(NodeId, &[Held])> = found.iter().filter_map(|s| Some((s.id, s.held?))).collect();
     let may_delete = all_copies_are_there(&manifest, &held, background.tuning.sst_replicas_required);
     for (server, held) in &inventories {
@@ -341,9 +339,23 @@ fn tell_placement(background: &Background, manifest: &Manifest, found: &[Found<'
 
 /// How many tables have fewer sound copies than that.
 fn lacking(manifest: &Manifest, found: &[Found<'_>], replicas: usize) -> usize {
-    let sound =
-        |sst: &SstMeta| found.iter().filter(|s| s.held.is_some_and(|held| is_sound(held, sst))).count();
-    manifest.all_ssts().filter(|sst| sound(sst) < replicas).count()
+    manifest.all_ssts().filter(|sst| sound_copies(found, sst) < replicas).count()
+}
+
+/// How many of these a new server waits for. Of a tier with fewer servers than there are to be copies, no more is asked for; and nobody
+/// can copy a table that is sound nowhere, though all servers answer.
+fn waited_for(manifest: &Manifest, found: &[Found<'_>], replicas: usize) -> usize {
+    let replicas = replicas.min(found.len());
+    let all_answer = found.iter().all(|server| server.held.is_some());
+    let is_waited_for = |sst: &&SstMeta| match sound_copies(found, sst) {
+        0 => !all_answer,
+        copies => copies < replicas,
+    };
+    manifest.all_ssts().filter(is_waited_for).count()
+}
+
+fn sound_copies(found: &[Found<'_>], sst: &SstMeta) -> usize {
+    found.iter().filter(|server| server.held.is_some_and(|held| is_sound(held, sst))).count()
 }
 
 /// Whether every table of the manifest is sound on at least `required` servers. A server that does not answer (it may never again)
@@ -422,6 +434,7 @@ pub(crate) mod tests {
     use sextant_common::cut::{Cut, CutTable};
     use sextant_common::ids::{LogPosition, ManifestVersion, PartitionId, TableId};
     use sextant_common::manifest::TableManifest;
+    use sextant_environment::config::Zone;
 
     use super::*;
     use crate::partition::testing;
@@ -486,6 +499,33 @@ pub(crate) mod tests {
             "one copy of the other table is known"
         );
         assert!(!judged([Some(both()), None, None]));
+    }
+
+    #[test]
+    fn a_new_server_waits_for_what_can_be_copied_and_for_who_is_silent() {
+        let manifest = manifest(vec![sst(1, &[1, 2]), sst(2, &[1, 2])]);
+        let (one, other) = (held(&sst(1, &[])), held(&sst(2, &[])));
+        let both = vec![one.clone(), other.clone()];
+        let waits = |servers: [Option<&[Held]>; 2], replicas| {
+            let found = |(id, held)| Found {
+                id: NodeId(id),
+                zone: Zone::Own(NodeId(id)),
+                held,
+                is_lost: false,
+                is_draining: false,
+                is_failing: false,
+            };
+            let found: Vec<Found<'_>> = (1..).zip(servers).map(found).collect();
+            waited_for(&manifest, &found, replicas)
+        };
+        assert_eq!(waits([Some(&both), Some(&[])], 2), 2);
+        assert_eq!(waits([Some(&both), Some(std::slice::from_ref(&one))], 2), 1);
+        assert_eq!(waits([Some(&both), Some(&both)], 2), 0);
+        assert_eq!(waits([Some(&both), Some(&both)], 3), 0, "there are no more servers");
+        // Damaged wherever it was: nobody can copy it. But who is silent may have it.
+        let damaged = vec![one.clone(), Held { damaged: true, ..other.clone() }];
+        assert_eq!(waits([Some(&damaged), Some(&damaged)], 2), 0);
+        assert_eq!(waits([Some(&damaged), None], 2), 2);
     }
 
     #[test]
