@@ -10,10 +10,26 @@ use crate::root;
 /// A name, and the words of a command line. Steps of one name belong together.
 type Step = (&'static str, &'static [&'static str]);
 
-const STEPS: [Step; 21] = [
+const STEPS: [Step; 22] = [
     ("verify", &["cargo", "xtask", "verify"]),
     ("release", &["cargo", "build", "--release", "--locked"]),
     ("instructions", &["cargo", "xtask", "instructions"]),
+    // Its own tests.
+    (
+        "sim",
+        &[
+            "env",
+            "RUSTFLAGS=--cfg tokio_unstable",
+            "cargo",
+            "test",
+            "--locked",
+            "--package",
+            "sextant-sim",
+            "--features",
+            "simulation",
+            "--lib",
+        ],
+    ),
     ("sim", &["cargo", "xtask", "sim", "--seeds", "1000", "--limit-seconds", "600"]),
     ("sim", &["cargo", "xtask", "sim", "--seeds", "200", "--first", "5001", "--twice"]),
     ("sim", &["cargo", "xtask", "sim", "--profile", "lying-clocks", "--seeds", "200"]),

@@ -2,10 +2,13 @@
 //!
 //! openraft's own `DeterministicRng` keeps its seed in the task, so every task that calls openraft would have to be started
 //! inside its scope; here the seed is the thread's. A simulation runs on one thread, so the order of the draws is the order
-//! of its events, which is fixed.
+//! of its events, which is fixed. A thread that nobody seeds has a seed of its own, by chance: whoever is built together with the
+//! simulation and is none behaves as ever.
 
 use std::cell::Cell;
+use std::collections::hash_map::RandomState;
 use std::future::Future;
+use std::hash::BuildHasher;
 use std::time::Duration;
 
 use futures::FutureExt;
@@ -19,7 +22,7 @@ type Inner = DeterministicRng<openraft::impls::TokioRuntime>;
 type Tokio = openraft::impls::TokioRuntime;
 
 thread_local! {
-    static SEED: Cell<u64> = const { Cell::new(0) };
+    static SEED: Cell<u64> = Cell::new(RandomState::new().hash_one(0));
 }
 
 /// Seeds openraft's random numbers on this thread.

@@ -4,6 +4,8 @@
 //! first one of a key goes alone (or with those of its own client that stand directly behind it), those that come meanwhile wait, and then
 //! go as one batch, each with a reply of its own.
 //!
+//! Before it begins, whoever leads lets those pass that [repeat](crate::repeats) on the key and do not stand in its line.
+//!
 //! Whoever waits in a line holds a turn that others wait for. So it has a place among the commands of its key's owner as well, which
 //! the store may refuse, and does not wait for ever.
 //!

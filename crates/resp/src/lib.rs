@@ -27,6 +27,7 @@ mod hints;
 mod metrics;
 mod queued;
 mod remembered;
+mod repeats;
 mod replies;
 mod server;
 mod shared;

@@ -23,6 +23,7 @@ use crate::hints::Hints;
 use crate::metrics::Metrics;
 use crate::queued::QueuedRoom;
 use crate::remembered::Remembered;
+use crate::repeats::Repeats;
 use crate::replies::Replies;
 use crate::store::Store;
 use crate::waiters::Waiters;
@@ -63,6 +64,7 @@ pub(crate) struct Shared<S> {
     pub database: Database,
     pub store: S,
     pub companions: Companions,
+    pub repeats: Repeats,
     pub hints: Hints,
 }
 
@@ -85,6 +87,7 @@ impl<S: Store> Shared<S> {
             database,
             store: store.database(database),
             companions: Companions::new(server.env.clock.clone()),
+            repeats: Repeats::default(),
             hints: hints.of(database),
             server: server.clone(),
         };

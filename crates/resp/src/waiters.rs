@@ -3,7 +3,7 @@
 //! Owns a line for each key that is waited for. The first of a line looks at the key now and then, because elements may come through
 //! other servers, and is woken by those that come through this one; the others sleep until it is their turn.
 //!
-//! Invariant: whoever leaves a line that it was first of wakes the next one.
+//! Invariant: whoever leaves a line that it was first of, or lets others pass, wakes the next one.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use sextant_common::database::Database;
 use sextant_common::marks::Kind;
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 
 use crate::queued::{Held, QueuedRoom};
 
@@ -26,8 +26,11 @@ const PAUSE: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// With many keys all of them are looked at so often together, in a second, unless that would take longer than [`PAUSE_MAX`].
 const LOOKS_PER_S: usize = 10_000;
-/// Most of them that take something at once, after a look that has found something.
-const TRIES_MAX: usize = 64;
+/// Most of them that take something at once of one owner of keys, after a look that has found something: one that does not answer holds
+/// up nobody who takes something of another.
+const TRIES_MAX: usize = 16;
+/// Owners beyond this share tries.
+const OWNERS_MAX: usize = 64;
 
 /// What is waited for.
 type Place = (Database, Kind, Bytes);
@@ -39,11 +42,44 @@ fn of((database, kind): (Database, Kind), key: &Bytes) -> Place {
 /// Of all connections.
 #[derive(Debug)]
 pub(crate) struct Waiters {
-    lines: Mutex<HashMap<Place, VecDeque<Arc<Notify>>>>,
+    lines: Mutex<HashMap<Place, Line>>,
     count: AtomicUsize,
-    pub tries: Semaphore,
+    tries: Vec<Semaphore>,
     /// For the keys.
     room: QueuedRoom,
+}
+
+/// Those that wait for one key, in the order in which they came.
+#[derive(Debug, Default)]
+struct Line(VecDeque<Seat>);
+
+#[derive(Debug)]
+struct Seat {
+    of: Arc<Notify>,
+    /// It tries to take something of other keys, and lets those behind it pass meanwhile.
+    is_away: bool,
+}
+
+impl Line {
+    /// The first one; if all are away, that which was there first, as it looks when it is back.
+    fn first(&self) -> Option<&Arc<Notify>> {
+        let here = self.0.iter().find(|seat| !seat.is_away);
+        here.or(self.0.front()).map(|seat| &seat.of)
+    }
+
+    fn is_led_by(&self, of: &Arc<Notify>) -> bool {
+        self.first().is_some_and(|first| Arc::ptr_eq(first, of))
+    }
+
+    fn wake_first(&self) {
+        if let Some(first) = self.first() {
+            first.notify_one();
+        }
+    }
+
+    fn seat(&mut self, of: &Arc<Notify>) -> Option<&mut Seat> {
+        self.0.iter_mut().find(|seat| Arc::ptr_eq(&seat.of, of))
+    }
 }
 
 /// One who waits, until it is dropped.
@@ -62,7 +98,7 @@ impl Waiters {
         Self {
             lines: Mutex::default(),
             count: AtomicUsize::new(0),
-            tries: Semaphore::new(TRIES_MAX),
+            tries: (0..OWNERS_MAX).map(|_| Semaphore::new(TRIES_MAX)).collect(),
             room: QueuedRoom::new(bytes_max),
         }
     }
@@ -79,7 +115,8 @@ impl Waiters {
         let seat = Arc::new(Notify::new());
         let mut lines = self.lines.lock();
         for key in &keys {
-            lines.entry(of(place, key)).or_default().push_back(seat.clone());
+            let line = lines.entry(of(place, key)).or_default();
+            line.0.push_back(Seat { of: seat.clone(), is_away: false });
         }
         self.count.fetch_add(1, Ordering::SeqCst);
         drop(lines);
@@ -102,10 +139,16 @@ impl Waiters {
         }
         let lines = self.lines.lock();
         for kind in [Kind::List, Kind::SortedSet] {
-            if let Some(first) = lines.get(&of((database, kind), key)).and_then(VecDeque::front) {
-                first.notify_one();
+            if let Some(line) = lines.get(&of((database, kind), key)) {
+                line.wake_first();
             }
         }
+    }
+
+    /// A turn to take something of keys of this owner, until it is dropped. None: there is none for so long.
+    pub async fn turn(&self, owner: u32, patience: Duration) -> Option<SemaphorePermit<'_>> {
+        let tries = &self.tries[owner as usize % OWNERS_MAX];
+        tokio::time::timeout(patience, tries.acquire()).await.ok()?.ok()
     }
 
     /// How long one who is first waits until it looks again.
@@ -120,16 +163,51 @@ impl Waiter<'_> {
     /// The keys in whose lines it is first.
     pub fn leads(&self) -> Vec<Bytes> {
         let lines = self.all.lines.lock();
-        let is_first = |key: &&Bytes| {
-            let first = lines.get(&of(self.place, key)).and_then(VecDeque::front);
-            first.is_some_and(|first| Arc::ptr_eq(first, &self.seat))
-        };
-        self.keys.iter().filter(is_first).cloned().collect()
+        let leads =
+            |key: &&Bytes| lines.get(&of(self.place, key)).is_some_and(|line| line.is_led_by(&self.seat));
+        self.keys.iter().filter(leads).cloned().collect()
+    }
+
+    /// While it tries to take something of these keys, which may take long, others pass in the lines of all others.
+    pub fn tries(&self, keys: &[Bytes]) -> Away<'_> {
+        let others: Vec<&Bytes> = self.keys.iter().filter(|key| !keys.contains(key)).collect();
+        self.mark(&others, true);
+        Away { waiter: self, keys: others }
+    }
+
+    fn mark(&self, keys: &[&Bytes], is_away: bool) {
+        if keys.is_empty() {
+            return;
+        }
+        let mut lines = self.all.lines.lock();
+        for key in keys {
+            let Some(line) = lines.get_mut(&of(self.place, key)) else { continue };
+            let led = line.is_led_by(&self.seat);
+            if let Some(seat) = line.seat(&self.seat) {
+                seat.is_away = is_away;
+            }
+            if led && !line.is_led_by(&self.seat) {
+                line.wake_first();
+            }
+        }
     }
 
     /// Until there may be something for it.
     pub async fn woken(&self) {
         self.seat.notified().await;
+    }
+}
+
+/// One who waits lets others pass in the lines of these keys, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Away<'w> {
+    waiter: &'w Waiter<'w>,
+    keys: Vec<&'w Bytes>,
+}
+
+impl Drop for Away<'_> {
+    fn drop(&mut self) {
+        self.waiter.mark(&self.keys, false);
     }
 }
 
@@ -140,13 +218,15 @@ impl Drop for Waiter<'_> {
         for key in std::mem::take(&mut self.keys) {
             let place = of(self.place, &key);
             let Some(line) = lines.get_mut(&place) else { continue };
-            let was_first = line.front().is_some_and(|first| Arc::ptr_eq(first, &self.seat));
-            line.retain(|seat| !Arc::ptr_eq(seat, &self.seat));
-            match line.front() {
-                None => drop(lines.remove(&place)),
+            // (One that is away may have been woken for another.)
+            let was_first =
+                line.is_led_by(&self.seat) || line.seat(&self.seat).is_some_and(|seat| seat.is_away);
+            line.0.retain(|seat| !Arc::ptr_eq(&seat.of, &self.seat));
+            if line.0.is_empty() {
+                lines.remove(&place);
+            } else if was_first {
                 // (There may be more than was taken.)
-                Some(next) if was_first => next.notify_one(),
-                Some(_) => {}
+                line.wake_first();
             }
         }
     }
@@ -178,6 +258,43 @@ mod tests {
         assert_eq!(second.leads(), vec![key.clone()]);
         drop(second);
         assert_eq!((all.count(), all.has_line(LISTS, &key)), (0, false));
+    }
+
+    #[test]
+    fn while_the_first_takes_something_of_one_key_others_pass_in_the_line_of_another() {
+        let all = waiters();
+        let keys = [Bytes::from_static(b"k"), Bytes::from_static(b"l")];
+        let first = all.enter(LISTS, &keys).unwrap();
+        let second = all.enter(LISTS, &keys[1..]).unwrap();
+        let away = first.tries(&keys[..1]);
+        assert!(second.woken().now_or_never().is_some(), "there may be something");
+        assert_eq!((first.leads(), second.leads()), (vec![keys[0].clone()], vec![keys[1].clone()]));
+        all.wake(Database::FIRST, &keys[1]);
+        assert!(second.woken().now_or_never().is_some() && first.woken().now_or_never().is_none());
+        drop(away);
+        assert_eq!((first.leads(), second.leads()), (keys.to_vec(), vec![]), "nothing came of it");
+        drop(second);
+        let away = first.tries(&keys[..1]);
+        all.wake(Database::FIRST, &keys[1]);
+        assert!(first.woken().now_or_never().is_some(), "it looks when it is back");
+        let last = all.enter(LISTS, &keys[1..]).unwrap();
+        drop(away);
+        drop(first);
+        assert!(last.woken().now_or_never().is_some());
+        assert_eq!(last.leads(), keys[1..]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn no_owner_has_the_tries_of_another() {
+        let all = waiters();
+        let mut turns = Vec::new();
+        for _ in 0..TRIES_MAX {
+            turns.push(all.turn(1, PAUSE).await.expect("there are as many"));
+        }
+        assert!(all.turn(1, PAUSE).await.is_none());
+        assert!(all.turn(2, PAUSE).await.is_some());
+        turns.pop();
+        assert!(all.turn(1, PAUSE).await.is_some());
     }
 
     #[test]

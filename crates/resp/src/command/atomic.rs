@@ -21,7 +21,7 @@ use sextant_common::{Error, ErrorKind, Result};
 use sextant_environment::Env;
 use sextant_rules::mutant::{self, Mutant};
 
-use super::draft::Draft;
+use super::draft::{Draft, READ_BYTES_MAX};
 use super::errors::store_error;
 use super::execution::{change_reply, is_decimal, set_reply};
 use super::request::{Aspect, ChangeReply, Request};
@@ -35,8 +35,11 @@ pub(super) const ATTEMPTS_MAX: usize = 100;
 /// How long all of them together may take: none is begun later.
 pub(super) const ATTEMPTS_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// Once the records have changed so often meanwhile, the leader reads them all at one moment.
+/// Once the records have changed so often meanwhile, the leader reads them all at one moment, and other writes of them through this
+/// server [let it pass](crate::repeats).
 const READS_MAX: usize = 3;
+/// Most bytes that are read again from then on: what is long is not read a hundred times.
+const READ_AGAIN_BYTES_MAX: usize = READ_BYTES_MAX;
 /// Longest pause before it is tried again.
 const PAUSE_MAX: Duration = Duration::from_millis(8);
 
@@ -87,12 +90,16 @@ pub(super) async fn run_within<S: Store>(
         )));
     }
     let until_ns = shared.now_ns() + ATTEMPTS_TIME_MAX.as_nanos() as u64;
+    let (mut repeating, mut read_again) = (None, 0);
     for attempt in 0..attempts {
         if attempt > 0 {
-            if shared.now_ns() > until_ns {
+            if shared.now_ns() > until_ns || read_again > READ_AGAIN_BYTES_MAX {
                 break;
             }
             pause(attempt, env).await;
+        }
+        if attempt >= READS_MAX && repeating.is_none() {
+            repeating = Some(shared.repeats.mark(&needed));
         }
         // What changes nothing is read where that is cheapest, unless others come between again and again.
         if let Some(Batch { ops, .. }) = batch.take_if(|batch| batch.writes || attempt >= READS_MAX) {
@@ -122,6 +129,7 @@ pub(super) async fn run_within<S: Store>(
             replies => replies?,
         };
         let is_settled = draft.is_settled().await?;
+        read_again += if attempt >= READS_MAX { draft.read_bytes() } else { 0 };
         let ops = draft.into_ops();
         if !is_settled {
             continue;

@@ -6,11 +6,17 @@
 //!
 //! Owns which go together, and how. Does not own which stand behind each other: that is the connection's.
 
+use std::collections::VecDeque;
+use std::pin::pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures::StreamExt;
+use futures::future::BoxFuture;
+use futures::stream::FuturesOrdered;
 use sextant_common::operation::Lane;
 use sextant_common::{ErrorKind, Result};
+use sextant_environment::slow_log::{self, Trace};
 use tokio::sync::oneshot::Receiver;
 
 use super::ahead::Ahead;
@@ -119,9 +125,19 @@ enum Left {
     Replies(std::vec::IntoIter<Reply>),
     /// One by one.
     Apart(std::vec::IntoIter<Request>),
-    /// Where each is told what has become of it.
-    InLine(std::vec::IntoIter<Result<Receiver<Turn>>>),
+    InLine(InLine),
 }
+
+/// Those that stand in the line of their key. All of them are looked after until each has its answer: one that is to lead has others
+/// behind it.
+struct InLine {
+    told: FuturesOrdered<BoxFuture<'static, Answered>>,
+    /// Answers that came while one before them was not handed on yet.
+    early: VecDeque<Answered>,
+}
+
+/// A reply, and where its time went, if that is known of it alone.
+pub(crate) type Answered = (Reply, Option<Trace>);
 
 impl<S: Store> RowRun<S> {
     /// Of one row, and not empty.
@@ -131,7 +147,7 @@ impl<S: Store> RowRun<S> {
     }
 
     /// The reply to the next one. None: that was all.
-    pub async fn next(&mut self) -> Option<Reply> {
+    pub async fn next(&mut self) -> Option<Answered> {
         if let Left::Requests(requests) = &mut self.left {
             let requests = std::mem::take(requests);
             self.left = match requests.iter().all(|request| matches!(request, Request::Object(_))) {
@@ -142,26 +158,52 @@ impl<S: Store> RowRun<S> {
         }
         match &mut self.left {
             Left::Requests(_) => None,
-            Left::Replies(replies) => replies.next(),
+            Left::Replies(replies) => Some((replies.next()?, None)),
             Left::Apart(requests) => {
-                Some(requests.next()?.run(self.shared.clone(), Ahead::default(), self.lane).await)
+                Some((requests.next()?.run(self.shared.clone(), Ahead::default(), self.lane).await, None))
             }
-            Left::InLine(waiting) => {
-                let reply = match waiting.next()? {
-                    Ok(told) => objects::behind(told, &self.shared, self.lane).await,
-                    Err(e) => Err(e),
-                };
-                self.wake();
-                Some(reply.unwrap_or_else(|e| store_error(&e)))
+            Left::InLine(InLine { told, early }) => match early.pop_front() {
+                None => told.next().await,
+                answered => answered,
+            },
+        }
+    }
+
+    /// Until this is done. Those that stand in line are looked after meanwhile.
+    pub async fn meanwhile<T>(&mut self, other: impl Future<Output = T>) -> T {
+        let Left::InLine(InLine { told, early }) = &mut self.left else { return other.await };
+        let mut other = pin!(other);
+        loop {
+            tokio::select! {
+                biased;
+                done = &mut other => return done,
+                Some(answered) = told.next() => early.push_back(answered),
             }
         }
+    }
+
+    /// Until one that stands in line is told what has become of it.
+    fn told(&self, waits: Result<Receiver<Turn>>) -> BoxFuture<'static, Answered> {
+        let (shared, lane, filled) = (self.shared.clone(), self.lane, self.filled.clone());
+        Box::pin(async move {
+            let told = match waits {
+                Ok(told) => told,
+                Err(e) => return (store_error(&e), None),
+            };
+            let mut told = Box::pin(slow_log::traced(objects::behind(told, &shared, lane)));
+            let reply = told.as_mut().await;
+            let trace = told.as_mut().take_value();
+            drop(told);
+            filled.iter().for_each(|key| shared.waiters.wake(shared.database, key));
+            (reply.unwrap_or_else(|e| store_error(&e)), trace)
+        })
     }
 
     fn wake(&self) {
         self.filled.iter().for_each(|key| self.shared.waiters.wake(self.shared.database, key));
     }
 
-    async fn on_an_object(&self, requests: Vec<Request>) -> Left {
+    async fn on_an_object(&mut self, requests: Vec<Request>) -> Left {
         let objects = requests.into_iter().filter_map(|request| match request {
             Request::Object(object) => Some(object),
             _ => None,
@@ -169,11 +211,14 @@ impl<S: Store> RowRun<S> {
         match objects::run_row(objects.collect(), &self.shared, self.lane).await {
             RowDone::Replies(replies) => Left::Replies(replies.into_iter()),
             RowDone::Apart(requests) => Left::Apart(requests.into_iter()),
-            RowDone::InLine(waiting) => Left::InLine(waiting.into_iter()),
+            RowDone::InLine(waiting) => {
+                let told = waiting.into_iter().map(|waits| self.told(waits)).collect();
+                Left::InLine(InLine { told, early: VecDeque::new() })
+            }
         }
     }
 
-    async fn as_batch(&self, requests: Vec<Request>) -> Left {
+    async fn as_batch(&mut self, requests: Vec<Request>) -> Left {
         let has_put = requests.iter().any(Request::is_put);
         let (store, lane) = (&self.shared.store, self.lane);
         let summed = match Increments::of(&requests) {

@@ -14,6 +14,7 @@ use sextant_common::operation::Lane;
 use sextant_common::{Error, ErrorKind, Result};
 use tokio::sync::oneshot;
 
+use super::atomic::ATTEMPTS_TIME_MAX;
 use super::errors::{WRONG_TYPE, store_error};
 use super::looks::{Found, Looks};
 use super::objects::{self, Object, number, says_zero};
@@ -31,7 +32,7 @@ const KEYS_MAX: usize = 1000;
 const KEYS_BYTES_MAX: usize = 64 * 1024;
 /// How long nothing may come of the looks at once, until it waits.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// Longest wait for a turn to take something; then it looks again, and its own time may be over.
+/// Longest wait for a turn to take something; then it looks again. When its own time is over it waits longer, as it does not look again.
 const TURN_WAIT_MAX: Duration = Duration::from_millis(100);
 
 /// A command, and how long it waits; None: for ever.
@@ -102,6 +103,15 @@ fn passes(error: &Error) -> bool {
     )
 }
 
+/// What came of taking something that a look has found.
+enum Tried {
+    Done(Reply),
+    /// There is nothing any more.
+    Nothing,
+    /// Nothing took effect; there may still be something.
+    Failed(Error),
+}
+
 impl Waiting {
     /// Under which there may be something new for others who wait, when it has taken something.
     pub fn filled(&self) -> Vec<Bytes> {
@@ -157,32 +167,22 @@ impl Waiting {
             }
             free
         };
-        match self.take(shared, free).await {
-            Ok(reply) if is_nothing(&reply) => Err(None),
-            Ok(reply) => Ok(reply),
-            Err(e) if passes(&e) => Err(Some(e)),
-            Err(e) => Ok(store_error(&e)),
-        }
-    }
-
-    /// What it takes of these keys.
-    async fn take<S: Store>(&self, shared: &Shared<S>, keys: Vec<Bytes>) -> Result<Reply> {
-        let again = |keys| Box::new(self.object.of(keys));
-        if self.object.is_move() {
-            return again(self.object.keys.clone()).run(shared, Lane::Single).await;
-        }
-        if shared.store.are_together(keys.iter().map(|key| &key[..])) {
-            return again(keys).run(shared, Lane::Single).await;
-        }
         let mut failure = None;
-        for key in keys {
-            match again(vec![key]).run(shared, Lane::Single).await {
+        for keys in together(shared, free) {
+            match self.take(shared, keys).await {
                 Ok(reply) if is_nothing(&reply) => {}
+                Ok(reply) => return Ok(reply),
                 Err(e) if passes(&e) => failure = Some(e),
-                done => return done,
+                Err(e) => return Ok(store_error(&e)),
             }
         }
-        failure.map_or(Ok(Reply::NilArray), Err)
+        Err(failure)
+    }
+
+    /// What it takes of these keys, which are together.
+    async fn take<S: Store>(&self, shared: &Shared<S>, keys: Vec<Bytes>) -> Result<Reply> {
+        let keys = if self.object.is_move() { self.object.keys.clone() } else { keys };
+        Box::new(self.object.of(keys)).run(shared, Lane::Single).await
     }
 
     /// The keys as they are kept while it waits: copies, or they would hold all that came with them.
@@ -215,7 +215,8 @@ impl Waiting {
                 found = looks.at(&leads, shared.waiters.pause()) => found,
             };
             // (From here on it is not given up: what was taken has to be told.)
-            if let Some(reply) = waiting.take_found(shared, &leads, &found, &mut standing).await {
+            let taken = waiting.take_found(shared, &waiter, (&leads, &found), &mut standing, TURN_WAIT_MAX);
+            if let Tried::Done(reply) = taken.await {
                 return reply;
             }
             tokio::select! {
@@ -240,8 +241,11 @@ impl Waiting {
         let mut last = Looks::new(shared.store.clone());
         let keys = if blindness.is_some() { self.sources() } else { &leads };
         let found = last.at(keys, PATIENCE).await;
-        if let Some(reply) = self.take_found(shared, &leads, &found, standing).await {
-            return reply;
+        match self.take_found(shared, waiter, (&leads, &found), standing, ATTEMPTS_TIME_MAX).await {
+            Tried::Done(reply) => return reply,
+            // (There was something.)
+            Tried::Failed(why) => return store_error(&why),
+            Tried::Nothing => {}
         }
         match blindness.and_then(|why| last.blindness(Some(why))) {
             Some(why) => store_error(&why),
@@ -249,39 +253,62 @@ impl Waiting {
         }
     }
 
-    /// Of the keys that it is first for, what a look has found. None: nothing, or not any more.
+    /// Of the keys that it is first for, what a look has found. `patience`: until it has turns.
     async fn take_found<S: Store>(
         &self,
         shared: &Shared<S>,
-        leads: &[Bytes],
-        found: &Found,
+        waiter: &Waiter<'_>,
+        (leads, found): (&[Bytes], &Found),
         standing: &mut Option<Standing>,
-    ) -> Option<Reply> {
+        mut patience: Duration,
+    ) -> Tried {
         let is_there = |key: &&Bytes| found.get(*key) == Some(&self.kind());
         let there: Vec<Bytes> = leads.iter().filter(is_there).cloned().collect();
         if there.is_empty() {
-            return None;
+            return Tried::Nothing;
         }
         if standing.as_mut().is_some_and(|standing| !standing.may_take(&self.object.keys)) {
-            return Some(Reply::error("NOPERM No permissions to access a key"));
+            return Tried::Done(Reply::error("NOPERM No permissions to access a key"));
         }
-        self.try_to_take(shared, there).await
+        let mut failure = None;
+        for keys in together(shared, there) {
+            let _others_pass = waiter.tries(&keys);
+            let owner = keys.first().map_or(0, |key| shared.store.owner(key));
+            let Some(_turn) = shared.waiters.turn(owner, patience).await else {
+                (failure, patience) = (Some(no_turn()), Duration::ZERO);
+                continue;
+            };
+            match self.try_to_take(shared, keys).await {
+                Tried::Done(reply) => return Tried::Done(reply),
+                Tried::Failed(why) => failure = Some(why),
+                Tried::Nothing => {}
+            }
+        }
+        failure.map_or(Tried::Nothing, Tried::Failed)
     }
 
-    /// None: there is nothing any more.
-    async fn try_to_take<S: Store>(&self, shared: &Shared<S>, keys: Vec<Bytes>) -> Option<Reply> {
-        let Ok(_turn) = tokio::time::timeout(TURN_WAIT_MAX, shared.waiters.tries.acquire()).await else {
-            return None;
-        };
+    async fn try_to_take<S: Store>(&self, shared: &Shared<S>, keys: Vec<Bytes>) -> Tried {
         match self.take(shared, keys).await {
-            Ok(reply) if is_nothing(&reply) => None,
+            Ok(reply) if is_nothing(&reply) => Tried::Nothing,
             // It has become something else since.
-            Ok(reply) if reply == WRONG_TYPE && !self.object.is_move() => None,
-            Ok(reply) => Some(reply),
-            Err(e) if passes(&e) => None,
-            Err(e) => Some(store_error(&e)),
+            Ok(reply) if reply == WRONG_TYPE && !self.object.is_move() => Tried::Nothing,
+            Ok(reply) => Tried::Done(reply),
+            Err(e) if passes(&e) => Tried::Failed(e),
+            Err(e) => Tried::Done(store_error(&e)),
         }
     }
+}
+
+/// The keys, as far as they can be taken of in one batch.
+fn together<S: Store>(shared: &Shared<S>, keys: Vec<Bytes>) -> Vec<Vec<Bytes>> {
+    match shared.store.are_together(keys.iter().map(|key| &key[..])) {
+        true => vec![keys],
+        false => keys.into_iter().map(|key| vec![key]).collect(),
+    }
+}
+
+fn no_turn() -> Error {
+    Error::new(ErrorKind::Retry, "there is something, but many take of its partition, and are not answered")
 }
 
 fn unanswered() -> Error {

@@ -93,11 +93,13 @@ impl<S: Store> Connection<S> {
         let due = stream::unfold(rest, |(mut waiting, mut run, shared, client)| async move {
             let (ticket, id, key, protocol, leave, since_ns) = waiting.next()?;
             let mut running = Box::pin(slow_log::traced(run.next()));
-            let reply = running.as_mut().await;
+            let answered = running.as_mut().await;
             let trace = running.as_mut().take_value();
             drop(running);
-            let reply = reply.unwrap_or_else(|| Reply::error("ERR a command without a reply: a bug"));
-            let (reply, room) = shared.replies.admit_written(reply).await;
+            let no_reply = || (Reply::error("ERR a command without a reply: a bug"), None);
+            let (reply, its_own) = answered.unwrap_or_else(no_reply);
+            let trace = its_own.or(trace);
+            let (reply, room) = run.meanwhile(shared.replies.admit_written(reply)).await;
             drop(leave);
             shared.took(id, since_ns, key, &client, trace.as_ref());
             Some(((ticket, (reply, protocol, room)), (waiting, run, shared, client)))

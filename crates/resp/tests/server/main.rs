@@ -10,6 +10,7 @@ mod objects;
 mod order;
 mod real_client;
 mod remembered;
+mod repeats;
 mod rows;
 mod scans;
 mod several;

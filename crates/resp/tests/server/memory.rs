@@ -11,7 +11,7 @@ use sextant_common::database::Database;
 use sextant_common::expiry::{Tick, is_expired};
 use sextant_common::ids::Seq;
 use sextant_common::object::ELEMENTS_TABLE;
-use sextant_common::operation::{Change, Lane, Operation, Put, Record, WriteOutcome};
+use sextant_common::operation::{Change, Condition, Effect, Lane, Operation, Put, Record, WriteOutcome};
 use sextant_common::{Error, ErrorKind, Result};
 use sextant_resp::{ElementPage, ElementRange, InLine, Look, Named, Position, SetCondition, Store, Walk};
 use tokio::sync::{Semaphore, watch};
@@ -80,6 +80,16 @@ struct Told {
     asked_max: AtomicU64,
     /// Values that are longer together are not read at once.
     read_bytes_max: AtomicU64,
+    /// Drafts (batches on the condition that a record is of some version) that may be written, and how many have come.
+    drafts: Semaphore,
+    drafts_come: watch::Sender<usize>,
+    /// Drafts find that others have written their records.
+    spoils_drafts: AtomicBool,
+    /// Batches wait that remove a record whose key begins so; how many have.
+    holds_removals: watch::Sender<Option<&'static str>>,
+    removals: watch::Sender<usize>,
+    /// An object that is written whenever a range of elements is read.
+    disturbed: RwLock<Option<Bytes>>,
 }
 
 /// Where its time begins, in milliseconds since 1970.
@@ -100,6 +110,12 @@ impl MemoryStore {
                 in_line: watch::Sender::new(0),
                 in_line_max: AtomicU64::new(u64::MAX),
                 read_bytes_max: AtomicU64::new(u64::MAX),
+                drafts: Semaphore::new(Semaphore::MAX_PERMITS),
+                drafts_come: watch::Sender::new(0),
+                spoils_drafts: AtomicBool::new(false),
+                holds_removals: watch::Sender::new(None),
+                removals: watch::Sender::new(0),
+                disturbed: RwLock::default(),
                 lost: RwLock::default(),
                 has_lost: AtomicBool::new(false),
                 steps: Semaphore::new(Semaphore::MAX_PERMITS),
@@ -194,6 +210,42 @@ impl MemoryStore {
         self.told.held_read.send_replace(false);
     }
 
+    /// Lets only so many drafts be written; others wait.
+    pub fn let_drafts(&self, count: usize) {
+        self.told.drafts.forget_permits(Semaphore::MAX_PERMITS);
+        self.told.drafts.add_permits(count);
+    }
+
+    /// How many drafts have come.
+    pub fn drafts(&self) -> usize {
+        *self.told.drafts_come.borrow()
+    }
+
+    /// Until so many have.
+    pub async fn until_drafts(&self, count: usize) {
+        until(&self.told.drafts_come, count).await;
+    }
+
+    /// Drafts find that others have written their records.
+    pub fn spoil_drafts(&self, spoils: bool) {
+        self.told.spoils_drafts.store(spoils, Ordering::SeqCst);
+    }
+
+    /// Lets batches wait that remove a record whose key begins so, or go on.
+    pub fn hold_removals(&self, of: Option<&'static str>) {
+        self.told.holds_removals.send_replace(of);
+    }
+
+    /// Until so many have waited.
+    pub async fn until_removals_wait(&self, count: usize) {
+        until(&self.told.removals, count).await;
+    }
+
+    /// From now on this object is written whenever a range of elements is read.
+    pub fn disturb(&self, key: &'static str) {
+        *self.told.disturbed.write() = Some(Bytes::from_static(key.as_bytes()));
+    }
+
     /// Until so many commands have begun to wait for others on their key.
     pub async fn until_in_line(&self, count: usize) {
         until(&self.told.in_line, count).await;
@@ -251,6 +303,40 @@ async fn until(counted: &watch::Sender<usize>, count: usize) {
     let reached = counted.wait_for(|counted| *counted >= count);
     let reached = tokio::time::timeout(std::time::Duration::from_secs(120), reached).await;
     drop(reached.expect("it comes to that").expect("the store is there"));
+}
+
+impl MemoryStore {
+    /// Whether the batch may be written, when what a test has said of it lets it.
+    async fn pass(&self, ops: &[Operation]) -> bool {
+        let of_records = || ops.iter().filter(|op| op.table.is_empty());
+        let removes = |held: &Option<&str>| {
+            let is_held = |op: &Operation| held.is_some_and(|held| op.key.starts_with(held.as_bytes()));
+            of_records().any(|op| matches!(op.effect, Effect::Delete) && is_held(op))
+        };
+        let is_held = removes(&self.told.holds_removals.borrow());
+        if is_held {
+            self.told.removals.send_modify(|count| *count += 1);
+            let mut held = self.told.holds_removals.subscribe();
+            let _ = held.wait_for(|held| !removes(held)).await;
+        }
+        if !of_records().any(|op| matches!(op.condition, Condition::SeqEquals(_))) {
+            return true;
+        }
+        self.told.drafts_come.send_modify(|count| *count += 1);
+        if let Ok(may) = self.told.drafts.acquire().await {
+            may.forget();
+        }
+        !self.told.spoils_drafts.load(Ordering::SeqCst)
+    }
+
+    /// Another version of the object that is to be disturbed.
+    fn write_disturbed(&self) {
+        if let Some(key) = &*self.told.disturbed.read()
+            && let Some(record) = self.shard(key).write().get_mut(&**key)
+        {
+            record.seq = Seq(self.seq.fetch_add(1, Ordering::Relaxed) + 1);
+        }
+    }
 }
 
 impl Store for MemoryStore {
@@ -354,13 +440,24 @@ impl Store for MemoryStore {
         self.told.range_reads.fetch_add(1, Ordering::SeqCst);
         // Short ones, so that there are several.
         const PAGE: u64 = 7;
+        const PAGE_BYTES: usize = 1024 * 1024;
         let ElementRange { start, end, reverse, limit } = range;
         let elements = self.data().elements.read();
         let all = elements.range(start..end).map(|(key, record)| (key.clone(), record.value.clone()));
         let most = limit.min(PAGE) as usize;
-        let elements: Vec<_> =
-            if reverse { all.rev().take(most).collect() } else { all.take(most).collect() };
-        Ok(ElementPage { has_more: elements.len() == most, elements, took_several: false })
+        let mut in_order: Box<dyn Iterator<Item = _>> =
+            if reverse { Box::new(all.rev()) } else { Box::new(all) };
+        let (mut page, mut bytes) = (Vec::new(), 0);
+        while page.len() < most
+            && bytes < PAGE_BYTES
+            && let Some(element) = in_order.next()
+        {
+            bytes += element.1.len();
+            page.push(element);
+        }
+        let has_more = page.len() == most || bytes >= PAGE_BYTES;
+        self.write_disturbed();
+        Ok(ElementPage { has_more, elements: page, took_several: false })
     }
 
     async fn walk(&self, walk: Walk) -> Result<(Vec<Named>, Option<Position>)> {
@@ -407,6 +504,9 @@ impl Store for MemoryStore {
         if *self.told.holds_writes.borrow() {
             let _ = self.told.holds_writes.subscribe().wait_for(|held| !held).await;
         }
+        if !self.pass(&ops).await {
+            return Ok(WriteOutcome { applied: false, results: vec![] });
+        }
         let before = |op: &Operation| match op.table == ELEMENTS_TABLE {
             true => self.data().elements.read().get(&op.key).cloned(),
             false => self.read(&op.key),
@@ -441,6 +541,11 @@ impl Store for MemoryStore {
             }
         }
         Ok(outcome)
+    }
+
+    /// Keys that are apart have owners by what stands behind that.
+    fn owner(&self, key: &[u8]) -> u32 {
+        key.strip_prefix(b"apart").and_then(|rest| rest.first()).map_or(0, |byte| u32::from(*byte))
     }
 
     fn stand_in_line(&self, _: &[u8]) -> Result<Option<InLine>> {

@@ -425,3 +425,102 @@ async fn what_makes_no_sense_is_said_when_there_is_an_object_to_use_it_on() {
     )
     .await;
 }
+
+#[tokio::test]
+async fn an_object_that_is_too_long_to_be_read_at_once_is_told_page_by_page_and_its_names_in_one() {
+    const FIELDS: usize = 9;
+    let (_server, mut client) = connected().await;
+    let value = "v".repeat(8_000_000);
+    for at in 0..FIELDS {
+        let set = format!("*4\r\n$4\r\nHSET\r\n$1\r\nh\r\n$1\r\n{at}\r\n${}\r\n{value}\r\n", value.len());
+        client.ask(set.as_bytes(), b":1\r\n").await;
+    }
+    let (mut cursor, mut pages) = ("0".to_owned(), 0);
+    while pages == 0 || cursor != "0" {
+        client.send(format!("HSCAN h {cursor} COUNT 1 MATCH nosuch\r\n").as_bytes()).await;
+        client.expect(b"*2\r\n$").await;
+        client.expect_up_to(b"\r\n").await;
+        let text = client.until(b"\r\n").await;
+        cursor = String::from_utf8(text).unwrap().trim_end().to_owned();
+        client.expect(b"*0\r\n").await;
+        pages += 1;
+        assert!(pages <= FIELDS + 1, "it comes to an end");
+    }
+    assert!(pages >= FIELDS, "each is longer than a page");
+    let names: String = (0..FIELDS).map(|at| format!("$1\r\n{at}\r\n")).collect();
+    client.ask(b"HKEYS h\r\n", format!("*{FIELDS}\r\n{names}").as_bytes()).await;
+    client.ask(b"HRANDFIELD h 9\r\nHLEN h\r\n", b"*9\r\n").await;
+    client.expect_up_to(b":9\r\n").await;
+    client.ask(b"HRANDFIELD h -1\r\n", b"*1\r\n$1\r\n").await;
+    client.expect_up_to(b"\r\n").await;
+}
+
+#[tokio::test]
+async fn pages_of_an_object_have_what_a_transaction_has_changed() {
+    let (_server, mut client) = connected().await;
+    let fields: String = (10..30).map(|at| format!(" {at} x")).collect();
+    client.ask(format!("HSET h{fields}\r\n").as_bytes(), b":20\r\n").await;
+    let changes = "HSET h 00 new 105 new 99 new\r\nHDEL h 10 11 12 13 14 15 16 17\r\n";
+    client.send(format!("MULTI\r\n{changes}HSCAN h 0\r\nEXEC\r\n").as_bytes()).await;
+    client
+        .expect(b"+OK\r\n+QUEUED\r\n+QUEUED\r\n+QUEUED\r\n*3\r\n:3\r\n:8\r\n*2\r\n$1\r\n0\r\n*30\r\n")
+        .await;
+    let pair =
+        |name: &str, value: &str| format!("${}\r\n{name}\r\n${}\r\n{value}\r\n", name.len(), value.len());
+    let left: String = (18..30).map(|at| pair(&at.to_string(), "x")).collect();
+    let all = format!("{}{}{left}{}", pair("00", "new"), pair("105", "new"), pair("99", "new"));
+    client.expect(all.as_bytes()).await;
+}
+
+#[tokio::test]
+async fn ranks_are_counted_from_the_nearer_end() {
+    let store = MemoryStore::new(false);
+    let server = start(store.clone(), config()).await;
+    let mut client = Raw::connect(server.local_addr()).await;
+    let members: String = (0..2000).map(|at| format!(" {at} m{at:04}")).collect();
+    client.ask(format!("ZADD z{members}\r\n").as_bytes(), b":2000\r\n").await;
+    for (command, rank) in [
+        ("ZRANK z m0000", 0),
+        ("ZRANK z m0150", 150),
+        ("ZREVRANK z m0150", 1849),
+        ("ZRANK z m1000", 1000),
+        ("ZREVRANK z m1000", 999),
+        ("ZRANK z m1999", 1999),
+        ("ZREVRANK z m1999", 0),
+    ] {
+        client.ask(format!("{command}\r\n").as_bytes(), format!(":{rank}\r\n").as_bytes()).await;
+    }
+    let before = store.range_reads();
+    client.ask(b"ZRANK z m1990\r\n", b":1990\r\n").await;
+    let pages = 128u64.div_ceil(7) + 9u64.div_ceil(7) + 1;
+    assert!(store.range_reads() - before <= pages, "in pages of 7");
+    client.send(b"MULTI\r\nZREM z m1999 m0000\r\nZADD z 1500.5 new\r\nZRANK z m1998\r\nZREVRANK z new\r\nEXEC\r\n").await;
+    client
+        .expect(b"+OK\r\n+QUEUED\r\n+QUEUED\r\n+QUEUED\r\n+QUEUED\r\n*4\r\n:2\r\n:1\r\n:1998\r\n:498\r\n")
+        .await;
+}
+
+#[tokio::test]
+async fn one_of_some_thousand_members_is_chosen_out_of_a_thousand() {
+    let store = MemoryStore::new(false);
+    let server = start(store.clone(), config()).await;
+    let mut client = Raw::connect(server.local_addr()).await;
+    let members: String = (0..3000).map(|at| format!(" m{at:04}")).collect();
+    client.ask(format!("SADD s{members}\r\n").as_bytes(), b":3000\r\n").await;
+    for command in ["SRANDMEMBER s", "SPOP s"] {
+        let before = store.range_reads();
+        client.ask(format!("{command}\r\n").as_bytes(), b"$5\r\nm").await;
+        client.expect_up_to(b"\r\n").await;
+        // (The first and the last one, and a part that may begin again at the start.)
+        let pages = 1000u64.div_ceil(7) + 2 + 2;
+        assert!(store.range_reads() - before <= pages, "{command}, in pages of 7");
+    }
+    // Those that go together read all members, once.
+    let before = store.range_reads();
+    client.send(format!("{}ECHO end\r\n", "SPOP s\r\n".repeat(20)).as_bytes()).await;
+    client.expect_up_to(b"$3\r\nend\r\n").await;
+    // (The first one may have been under way alone; and with those that were removed it is read a little further.)
+    let pages = 1000u64.div_ceil(7) + 4 + 2 * (3000u64.div_ceil(7) + 1);
+    assert!(store.range_reads() - before <= pages, "in pages of 7");
+    client.ask(b"SCARD s\r\n", b":2979\r\n").await;
+}

@@ -319,6 +319,55 @@ async fn who_has_no_place_in_line_is_refused_and_those_behind_it_are_not_answere
     two.expect(b":2\r\n-TRYAGAIN many wait already\r\n").await;
 }
 
+/// Clients that do not read what they are told, until all room for long replies is taken.
+async fn hogs(server: &RespServer) -> Vec<Raw> {
+    let mut hogs = Vec::new();
+    loop {
+        let mut hog = Raw::connect(server.local_addr()).await;
+        hog.send(&b"get long\r\n".repeat(4)).await;
+        hogs.push(hog);
+        let mut other = Raw::connect(server.local_addr()).await;
+        other.send(b"get short\r\n").await;
+        let mut first = [0];
+        other.0.read_exact(&mut first).await.expect("an answer");
+        if first == *b"-" {
+            return hogs;
+        }
+    }
+}
+
+#[tokio::test]
+async fn whoever_waits_for_room_for_its_answer_keeps_nobody_in_line_waiting() {
+    let store = MemoryStore::new(false);
+    let server = start(store.clone(), RespConfig { max_reply_bytes: 1 << 20, ..config() }).await;
+    let mut client = Raw::connect(server.local_addr()).await;
+    let bulk = |bytes: usize| format!("${bytes}\r\n{}\r\n", "v".repeat(bytes));
+    for (key, bytes) in [("long", 8_000_000), ("short", 100_000)] {
+        let set = format!("*3\r\n$3\r\nset\r\n${}\r\n{key}\r\n{}", key.len(), bulk(bytes));
+        client.ask(set.as_bytes(), b"+OK\r\n").await;
+    }
+    let push = |bytes: usize| format!("*3\r\n$5\r\nrpush\r\n$1\r\nl\r\n{}", bulk(bytes));
+    client.ask(push(100_000).as_bytes(), b":1\r\n").await;
+    let hogs = hogs(&server).await;
+    let before = store.writes();
+    store.hold_writes(true);
+    client.send(b"rpush l a\r\n").await;
+    store.until_writes(before + 1).await;
+    // (With what pops no more than goes together: what stands behind that leads then.)
+    let mut long = Raw::connect(server.local_addr()).await;
+    long.send(push((1 << 20) - 1000).as_bytes()).await;
+    store.until_in_line(1).await;
+    let mut row = Raw::connect(server.local_addr()).await;
+    row.send(format!("lpop l\r\n{}", push(2000)).as_bytes()).await;
+    store.until_in_line(3).await;
+    store.hold_writes(false);
+    client.expect(b":2\r\n").await;
+    long.expect(b":3\r\n").await;
+    client.ask(b"rpush l b\r\n", b":4\r\n").await;
+    drop(hogs);
+    row.expect(format!("{}:3\r\n", bulk(100_000)).as_bytes()).await;
+}
+
 /// What comes when all is answered.
 const END: &[u8] = b"$3\r\nend\r\n";
 

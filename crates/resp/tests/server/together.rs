@@ -110,3 +110,31 @@ async fn hundreds_of_them_are_one_batch() {
     }
     assert_eq!(store.writes(), 2);
 }
+
+#[tokio::test]
+async fn hundreds_that_take_one_element_each_read_them_together() {
+    const BEHIND: usize = 400;
+    let store = MemoryStore::new(false);
+    let server = start(store.clone(), config()).await;
+    let mut client = Raw::connect(server.local_addr()).await;
+    for count in 1..=BEHIND {
+        client.ask(format!("RPUSH l {count}\r\n").as_bytes(), format!(":{count}\r\n").as_bytes()).await;
+    }
+    store.hold_writes(true);
+    let mut one = Raw::connect(server.local_addr()).await;
+    one.send(b"RPUSH l last\r\n").await;
+    store.until_writes(BEHIND + 1).await;
+    let mut others = Vec::new();
+    for count in 1..=BEHIND {
+        others.push(behind(&server, &store, b"LPOP l\r\n", count).await);
+    }
+    let before = store.element_reads();
+    store.hold_writes(false);
+    for (other, value) in others.iter_mut().zip(1..) {
+        let value = value.to_string();
+        other.expect(format!("${}\r\n{value}\r\n", value.len()).as_bytes()).await;
+    }
+    // (256 at a time.)
+    assert_eq!(store.element_reads() - before, 2);
+    client.ask(b"LRANGE l 0 -1\r\n", b"*1\r\n$4\r\nlast\r\n").await;
+}

@@ -276,3 +276,73 @@ async fn what_has_come_when_the_time_is_over_is_taken() {
     }
     pusher.ask(b"BLPOP k 0.001\r\n", b"*-1\r\n").await;
 }
+
+/// A client that waits and is told what comes, then.
+fn of(key: &str, element: &str) -> Vec<u8> {
+    format!("*2\r\n${}\r\n{key}\r\n${}\r\n{element}\r\n", key.len(), element.len()).into_bytes()
+}
+
+/// Long enough for whoever waits so long.
+async fn let_pass(server: &RespServer, seconds: &str) {
+    let mut client = Raw::connect(server.local_addr()).await;
+    client.ask(format!("BLPOP nothing {seconds}\r\n").as_bytes(), b"*-1\r\n").await;
+}
+
+#[tokio::test]
+async fn who_found_something_and_could_not_take_it_is_not_told_that_there_was_nothing() {
+    let store = MemoryStore::new(true);
+    let server = start(store.clone(), config()).await;
+    let mut client = Raw::connect(server.local_addr()).await;
+    client.ask(b"ZADD z 1 a\r\n", b":1\r\n").await;
+    store.spoil_drafts(true);
+    let often = b"-TRYAGAIN nothing took effect: others change the same records too often\r\n";
+    client.ask(b"BZPOPMIN z 0.01\r\n", often).await;
+    store.spoil_drafts(false);
+    client.ask(b"BZPOPMIN z 0.01\r\n", b"*3\r\n$1\r\nz\r\n$1\r\na\r\n$1\r\n1\r\n").await;
+}
+
+#[tokio::test]
+async fn while_one_takes_something_of_one_key_the_next_takes_of_another() {
+    let store = MemoryStore::new(true);
+    let server = start(store.clone(), config()).await;
+    let mut first = waiting(&server, b"BLPOP k l 0\r\n", 1).await;
+    let mut second = waiting(&server, b"BLPOP l 0\r\n", 2).await;
+    store.hold_removals(Some("k"));
+    let mut pusher = Raw::connect(server.local_addr()).await;
+    pusher.ask(b"RPUSH k a\r\n", b":1\r\n").await;
+    store.until_removals_wait(1).await;
+    pusher.ask(b"RPUSH l b\r\n", b":1\r\n").await;
+    second.expect(&of("l", "b")).await;
+    store.hold_removals(None);
+    first.expect(&of("k", "a")).await;
+}
+
+#[tokio::test]
+async fn those_that_take_of_an_owner_that_does_not_answer_keep_nobody_from_taking_of_another() {
+    const MANY: usize = 64;
+    let store = MemoryStore::new(true);
+    let server = start(store.clone(), config()).await;
+    let mut all = Vec::new();
+    for at in 0..MANY {
+        all.push(waiting(&server, format!("BLPOP apart1-{at} 0\r\n").as_bytes(), at + 1).await);
+    }
+    let mut other = waiting(&server, b"BLPOP k 0\r\n", MANY + 1).await;
+    store.hold_removals(Some("apart1"));
+    let mut pusher = Raw::connect(server.local_addr()).await;
+    for at in 0..MANY {
+        pusher.ask(format!("RPUSH apart1-{at} a\r\n").as_bytes(), b":1\r\n").await;
+    }
+    store.until_removals_wait(16).await;
+    let_pass(&server, "0.2").await;
+    pusher.ask(b"RPUSH k b\r\n", b":1\r\n").await;
+    other.expect(&of("k", "b")).await;
+    // Whose time is over while it waits for its turn is told what there was.
+    let mut late = waiting(&server, b"BLPOP apart1-late 0.3\r\n", MANY + 1).await;
+    pusher.ask(b"RPUSH apart1-late a\r\n", b":1\r\n").await;
+    let_pass(&server, "0.6").await;
+    store.hold_removals(None);
+    late.expect(&of("apart1-late", "a")).await;
+    for (at, client) in all.iter_mut().enumerate() {
+        client.expect(&of(&format!("apart1-{at}"), "a")).await;
+    }
+}

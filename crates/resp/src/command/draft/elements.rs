@@ -19,11 +19,18 @@ const LOOKED_MAX: usize = 16 * ELEMENTS_MAX;
 pub(super) const TURN_ELEMENTS: usize = 4096;
 /// What an element takes beside its bytes.
 const ELEMENT_BYTES: usize = 64;
+/// Bytes of elements that are read and not kept: some seconds.
+const DROPPED_BYTES_MAX: usize = 16 * READ_BYTES_MAX;
 /// Elements that are asked for by their names at once, in bytes of their keys: each has the key of its object in it.
 const CHUNK_BYTES: usize = 256 * 1024;
 
 /// Names of which is remembered whether they are there, in bytes.
 const KNOWN_BYTES_MAX: usize = 1024 * 1024;
+
+/// What so many elements take beside their bytes.
+pub(super) fn beside(elements: usize) -> usize {
+    elements * ELEMENT_BYTES
+}
 
 impl<'s, S: Store> Draft<'s, S> {
     /// Whether what is asked for together is asked of the leader.
@@ -260,7 +267,7 @@ impl<'s, S: Store> Draft<'s, S> {
 
     /// For what was read and made, and so many bytes more.
     pub(super) fn make_room(&mut self, more_bytes: usize) -> Result<()> {
-        let beside = self.read.elements * ELEMENT_BYTES;
+        let beside = beside(self.read.elements);
         self.gathered.make_room(self.read.bytes + beside + self.made + more_bytes)
     }
 
@@ -270,6 +277,17 @@ impl<'s, S: Store> Draft<'s, S> {
         if self.looked > LOOKED_MAX {
             return Err(Error::invalid(format!(
                 "nothing took effect: it looks at more than {LOOKED_MAX} elements"
+            )));
+        }
+        Ok(())
+    }
+
+    /// What was read and is not kept takes no room, but time.
+    pub(super) fn drop_read(&mut self, bytes: usize) -> Result<()> {
+        self.read.dropped_bytes += bytes;
+        if self.read.dropped_bytes > DROPPED_BYTES_MAX {
+            return Err(Error::invalid(format!(
+                "nothing took effect: the elements that it passes over are longer than {DROPPED_BYTES_MAX} bytes"
             )));
         }
         Ok(())

@@ -65,6 +65,8 @@ impl From<Reply> for Stop {
     }
 }
 
+pub(super) use ranges::{Nearer, after};
+
 pub(super) type Carried<T> = std::result::Result<T, Stop>;
 
 /// The records as the commands so far would leave them.
@@ -111,6 +113,8 @@ struct Read {
     rests_on_header: bool,
     elements: usize,
     bytes: usize,
+    /// Of elements that were read and not kept.
+    dropped_bytes: usize,
 }
 
 #[derive(Debug)]
@@ -371,6 +375,11 @@ impl<'s, S: Store> Draft<'s, S> {
             }
             _ => now.map_or(Seq(0), |record| record.seq) == cell.seen.unwrap_or_default(),
         })
+    }
+
+    /// What was read, and what that takes.
+    pub fn read_bytes(&self) -> usize {
+        self.read.bytes + self.read.dropped_bytes + elements::beside(self.read.elements)
     }
 
     /// Random, and of no object before.

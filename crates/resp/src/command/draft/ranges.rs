@@ -4,6 +4,7 @@
 use std::cmp::Ordering;
 
 use bytes::Bytes;
+use sextant_common::Result;
 use sextant_common::object::{Header, Tag, element_range};
 
 use super::elements::TURN_ELEMENTS;
@@ -15,11 +16,16 @@ const PASSED_OVER: usize = 16;
 /// Elements that are asked for at once.
 const PAGE_ELEMENTS: u64 = 10_000;
 
+/// So many are counted first on either side of a place, then more and more; and not much more than so many bytes at once.
+const COUNTED_FIRST: u64 = 128;
+const COUNTED_BYTES: usize = 1024 * 1024;
+
 /// Ranges that are remembered, if several commands go together; and how many more of their elements are read when one of them is asked
 /// for again.
 const FETCHED_MAX: usize = 16;
 const AHEAD_ELEMENTS: u64 = 64;
 const AHEAD_ELEMENTS_MAX: u64 = 4096;
+
 /// The first elements of a range, as they are stored.
 pub(super) struct Fetched {
     of: ElementRange,
@@ -32,6 +38,45 @@ impl Fetched {
     fn is_of(&self, range: &ElementRange) -> bool {
         (&self.of.start, &self.of.end, self.of.reverse) == (&range.start, &range.end, range.reverse)
     }
+}
+
+/// What is kept of what is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kept {
+    All,
+    /// Also for those that come back to it. (Elements without values.)
+    Remembered,
+    /// The values, which may be long, are of no use.
+    Names,
+    /// It is only counted.
+    Nothing,
+}
+
+#[derive(Default)]
+struct Stored {
+    elements: Vec<(Bytes, Bytes)>,
+    /// There are no more.
+    is_whole: bool,
+}
+
+/// The first elements of a range.
+#[derive(Default)]
+pub(in crate::command) struct Page {
+    pub elements: Vec<(Bytes, Bytes)>,
+    /// The range that is left, if it may have elements.
+    pub rest: Option<ElementRange>,
+}
+
+/// On which side of a place the fewer elements are, and how many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::command) enum Nearer {
+    Before(u64),
+    Behind(u64),
+}
+
+/// The key right behind this one.
+pub(in crate::command) fn after(key: &[u8]) -> Bytes {
+    Bytes::from([key, b"\0"].concat())
 }
 
 /// What is stored, as changes leave it; both in one order, the first so many.
@@ -64,7 +109,7 @@ fn merged(
 impl<S: Store> Draft<'_, S> {
     /// The first elements of a range, of one tag.
     pub async fn range(&mut self, header: &Header, range: ElementRange) -> Carried<Vec<(Bytes, Bytes)>> {
-        self.range_read(header, range, false).await
+        self.range_read(header, range, Kept::All).await
     }
 
     /// The same of elements without values, which commands that go together may come back to: they are remembered, and some more are
@@ -74,14 +119,85 @@ impl<S: Store> Draft<'_, S> {
         header: &Header,
         range: ElementRange,
     ) -> Carried<Vec<(Bytes, Bytes)>> {
-        self.range_read(header, range, true).await
+        self.range_read(header, range, Kept::Remembered).await
+    }
+
+    /// Whether others come who may ask for what was read.
+    pub fn remembers(&self) -> bool {
+        self.is_of_one_moment
+    }
+
+    /// The same of elements whose values are of no use: they come without.
+    pub async fn range_without_values(
+        &mut self,
+        header: &Header,
+        range: ElementRange,
+    ) -> Carried<Vec<(Bytes, Bytes)>> {
+        self.range_read(header, range, Kept::Names).await
+    }
+
+    /// The first elements of a range from its start on, up to its limit, and up to so many bytes if there are several.
+    pub async fn page(&mut self, header: &Header, range: ElementRange, bytes_max: usize) -> Carried<Page> {
+        self.page_read(header, range, Kept::All, bytes_max).await
+    }
+
+    /// Of two ranges before and behind a place, the one that has fewer elements, and how many. Both are read in turns, until one ends.
+    pub async fn nearer(&mut self, header: &Header, ranges: [(Bytes, Bytes); 2]) -> Carried<Nearer> {
+        let mut left = ranges.map(|(start, end)| ElementRange { start, end, reverse: false, limit: 0 });
+        let (mut counts, mut limit) = ([0, 0], COUNTED_FIRST);
+        loop {
+            for (at, nearer) in [Nearer::Before, Nearer::Behind].into_iter().enumerate() {
+                let range = ElementRange { limit, ..left[at].clone() };
+                let page = self.page_read(header, range, Kept::Nothing, COUNTED_BYTES).await?;
+                counts[at] += page.elements.len() as u64;
+                match page.rest {
+                    Some(rest) => left[at] = rest,
+                    None => return Ok(nearer(counts[at])),
+                }
+            }
+            limit = (2 * limit).min(PAGE_ELEMENTS);
+        }
+    }
+
+    async fn page_read(
+        &mut self,
+        header: &Header,
+        range: ElementRange,
+        kept: Kept,
+        bytes_max: usize,
+    ) -> Carried<Page> {
+        if range.start >= range.end || range.limit == 0 {
+            return Ok(Page::default());
+        }
+        let stored = match self.fresh.contains(&header.version) {
+            true => Stored { is_whole: true, ..Stored::default() },
+            false => self.stored(header, range.clone(), kept, bytes_max).await?,
+        };
+        let last = stored.elements.last().map(|(key, _)| after(key)).filter(|_| !stored.is_whole);
+        let mut goes_on = last;
+        let until = goes_on.as_ref().unwrap_or(&range.end);
+        let changed: Vec<_> = self.elements.range::<Bytes, _>(&range.start..until).collect();
+        let mut elements = stored.elements;
+        if !changed.is_empty() {
+            let passed_over = changed.len() / PASSED_OVER;
+            let changed = changed.into_iter().map(|(key, value)| (key.clone(), value.clone()));
+            elements = merged(elements, changed, usize::MAX, |a, b| a.cmp(b));
+            self.look(elements.len() + passed_over)?;
+        }
+        let most = usize::try_from(range.limit).unwrap_or(usize::MAX);
+        if elements.len() > most {
+            elements.truncate(most);
+            goes_on = elements.last().map(|(key, _)| after(key));
+        }
+        let rest = goes_on.map(|start| ElementRange { start, ..range });
+        Ok(Page { elements, rest })
     }
 
     async fn range_read(
         &mut self,
         header: &Header,
         range: ElementRange,
-        ahead: bool,
+        kept: Kept,
     ) -> Carried<Vec<(Bytes, Bytes)>> {
         let ElementRange { start, end, reverse, limit } = range;
         if start >= end || limit == 0 {
@@ -97,7 +213,7 @@ impl<S: Store> Draft<'_, S> {
         };
         let mut found = match self.fresh.contains(&header.version) {
             true => vec![],
-            false => self.stored(header, wanted, ahead).await?,
+            false => self.stored(header, wanted, kept, usize::MAX).await?.elements,
         };
         let changed = self.elements.range::<Bytes, _>(&start..&end);
         let passed_over = changed.clone().count();
@@ -118,25 +234,27 @@ impl<S: Store> Draft<'_, S> {
         Ok(found)
     }
 
-    /// The first stored elements of a range.
+    /// The first stored elements of a range; no more once they have so many bytes.
     async fn stored(
         &mut self,
         header: &Header,
         wanted: ElementRange,
-        ahead: bool,
-    ) -> Carried<Vec<(Bytes, Bytes)>> {
+        kept: Kept,
+        bytes_max: usize,
+    ) -> Carried<Stored> {
         let most = usize::try_from(wanted.limit).unwrap_or(usize::MAX);
         let before = self.fetched.iter().position(|fetched| fetched.is_of(&wanted));
         if let Some(fetched) = before.map(|at| &self.fetched[at])
             && (fetched.is_whole || fetched.elements.len() >= most)
         {
+            let is_whole = fetched.is_whole && fetched.elements.len() <= most;
             let found: Vec<_> = fetched.elements.iter().take(most).cloned().collect();
             let turn = self.looked / TURN_ELEMENTS;
             self.look(found.len())?;
             if self.looked / TURN_ELEMENTS > turn {
                 tokio::task::yield_now().await;
             }
-            return Ok(found);
+            return Ok(Stored { elements: found, is_whole });
         }
         let more = match before {
             Some(_) => wanted.limit.clamp(AHEAD_ELEMENTS, AHEAD_ELEMENTS_MAX),
@@ -144,9 +262,9 @@ impl<S: Store> Draft<'_, S> {
         };
         let mut left = wanted.limit.saturating_add(more);
         let mut found: Vec<(Bytes, Bytes)> = Vec::new();
-        let (mut last_page_bytes, mut is_whole) = (0, false);
+        let (mut last_page_bytes, mut read_bytes, mut is_whole) = (0, 0, false);
         let (mut from, mut to) = (wanted.start.clone(), wanted.end.clone());
-        while left > 0 && !is_whole {
+        while left > 0 && !is_whole && read_bytes < bytes_max {
             let page = ElementRange {
                 start: from.clone(),
                 end: to.clone(),
@@ -155,25 +273,30 @@ impl<S: Store> Draft<'_, S> {
             };
             // (The next one may be as long as the last one.)
             self.make_room(last_page_bytes)?;
-            let before = self.read.bytes;
             let turn = self.turns.turn(page.limit.min(header.count)).await?;
             let page = self.store.element_page(page).await?;
             drop(turn);
             self.read.moments += if page.took_several { 2 } else { 1 };
             self.read.rests_on_header = true;
-            let bytes = page.elements.iter().map(|(key, value)| key.len() + value.len()).sum();
-            self.count_read(page.elements.len(), bytes)?;
-            last_page_bytes = self.read.bytes - before;
+            last_page_bytes = self.count_page(&page.elements, kept)?;
+            read_bytes += last_page_bytes;
             left = left.saturating_sub(page.elements.len() as u64);
             match page.elements.last() {
                 Some((last, _)) if wanted.reverse => to = last.clone(),
-                Some((last, _)) => from = Bytes::from([&last[..], b"\0"].concat()),
+                Some((last, _)) => from = after(last),
                 None => {}
             }
             is_whole = !page.has_more || page.elements.is_empty();
-            found.extend(page.elements);
+            match kept {
+                // (Copies: a key may hold on to the values that have come with it.)
+                Kept::Names | Kept::Nothing => {
+                    let names = page.elements.iter().map(|(key, _)| Bytes::copy_from_slice(key));
+                    found.extend(names.map(|name| (name, Bytes::new())));
+                }
+                Kept::All | Kept::Remembered => found.extend(page.elements),
+            }
         }
-        if self.is_of_one_moment && ahead {
+        if self.remembers() && kept == Kept::Remembered {
             let fetched = Fetched { of: wanted, elements: found.clone(), is_whole };
             match before {
                 Some(at) => self.fetched[at] = fetched,
@@ -181,8 +304,39 @@ impl<S: Store> Draft<'_, S> {
                 None => {}
             }
         }
+        let is_whole = is_whole && found.len() <= most;
         found.truncate(most);
-        Ok(found)
+        Ok(Stored { elements: found, is_whole })
+    }
+
+    /// The bytes of a page that was read.
+    fn count_page(&mut self, elements: &[(Bytes, Bytes)], kept: Kept) -> Result<usize> {
+        let names: usize = elements.iter().map(|(key, _)| key.len()).sum();
+        let values: usize = elements.iter().map(|(_, value)| value.len()).sum();
+        match kept {
+            Kept::All | Kept::Remembered => self.count_read(elements.len(), names + values)?,
+            Kept::Names => {
+                self.count_read(elements.len(), names)?;
+                self.drop_read(values)?;
+            }
+            Kept::Nothing => {
+                self.look(elements.len())?;
+                self.drop_read(names + values)?;
+            }
+        }
+        Ok(names + values)
+    }
+
+    /// The names of all elements of one tag, in their order.
+    pub async fn all_without_values(
+        &mut self,
+        key: &[u8],
+        header: &Header,
+        tag: Tag,
+    ) -> Carried<Vec<(Bytes, Bytes)>> {
+        let (start, end) = element_range(key, header.version, tag);
+        let all = ElementRange { start, end, reverse: false, limit: u64::MAX };
+        self.range_without_values(header, all).await
     }
 
     /// All elements of one tag, in their order.

@@ -17,8 +17,9 @@ use super::sorted::Sorted;
 use super::{Command, Object};
 use crate::store::Store;
 
-/// Most elements of a list that are asked for together because commands that go together take them one by one.
-const TAKEN_MAX: u64 = 256;
+/// Most elements of a list that are asked for together because commands that go together take them one by one. What is beyond is
+/// asked for by those that take it.
+const TAKEN_MAX: u64 = 1024;
 /// Most elements that are asked for together by their names.
 const NAMES_MAX: usize = 4096;
 /// After so many commands others have their turn.
@@ -140,14 +141,17 @@ pub(in crate::command) async fn read_ahead<S: Store>(
         }
         if let Queued::Ask(Request::Object(object)) = command
             && let Some((left, right)) = object.takes()
+            && left + right <= list::POINTS_MAX
         {
             let all = taken.entry(&object.keys[0]).or_default();
-            *all = (all.0.saturating_add(left), all.1.saturating_add(right));
+            *all = (all.0 + left, all.1 + right);
         }
         gathering.take(command);
     }
     for (key, (left, right)) in taken {
-        if (2..=TAKEN_MAX).contains(&left.saturating_add(right)) {
+        let left = left.min(TAKEN_MAX);
+        let right = right.min(TAKEN_MAX - left);
+        if left + right > 1 {
             list::read_ahead(draft, key, (left, right)).await?;
         }
     }

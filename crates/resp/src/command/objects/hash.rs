@@ -9,7 +9,7 @@ use sextant_common::operation::{Misfit, Update};
 
 use super::super::draft::{Carried, Draft};
 use super::super::errors;
-use super::set::sample;
+use super::set::{Drawn, sample};
 use crate::frame::Reply;
 use crate::store::Store;
 
@@ -90,6 +90,9 @@ impl Hash {
             }
             Hash::All(part) => {
                 let all = match found {
+                    Some(header) if *part == Part::Fields => {
+                        draft.all_without_values(key, &header, Tag::Field).await?
+                    }
                     Some(header) => draft.all(key, &header, Tag::Field).await?,
                     None => vec![],
                 };
@@ -135,7 +138,8 @@ impl Hash {
             Hash::Random(count, with_values) => {
                 let none = || if count.is_some() { Reply::Array(vec![]) } else { Reply::Nil };
                 let Some(header) = found else { return Ok(none()) };
-                let chosen = sample(draft, key, &header, Tag::Field, *count).await?;
+                let drawn = Drawn { tag: Tag::Field, with_values: *with_values };
+                let chosen = sample(draft, key, &header, drawn, *count).await?;
                 let mut pairs = chosen.into_iter().map(|(name, value)| (field_of(&name, key), value));
                 match (count, with_values) {
                     (None, _) => pairs.next().map_or(Reply::Nil, |(field, _)| Reply::Bulk(field)),

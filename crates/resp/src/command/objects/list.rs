@@ -51,7 +51,7 @@ pub(super) struct Find {
 
 const KIND: Kind = Kind::List;
 /// So many elements are read one by one, as they may be at hand here, and not as a range.
-const POINTS_MAX: u64 = 256;
+pub(super) const POINTS_MAX: u64 = 256;
 /// The same of `LRANGE`, which others ask for again; and bytes of their keys.
 const RANGE_POINTS_MAX: u64 = 1024;
 const POINTS_BYTES_MAX: usize = 128 * 1024;

@@ -185,17 +185,27 @@ impl Object {
         if self.asked.is_some() {
             return self.run_and_note(shared, lane).await;
         }
-        if let Some(reply) = quick::run(&self, shared, lane).await? {
+        if !lets_pass(&self, shared)
+            && let Some(reply) = quick::run(&self, shared, lane).await?
+        {
             return Ok(reply);
         }
         if !self.writes || self.keys.len() > 1 {
             return alone(Queued::Ask(Request::Object(self)), shared, lane).await;
         }
         match shared.companions.enter(self, |key| shared.store.stand_in_line(key))? {
-            Entered::First(_lead, object) => alone(Queued::Ask(Request::Object(object)), shared, lane).await,
+            Entered::First(_lead, object) => {
+                shared.repeats.let_pass(&object.keys[0]).await;
+                alone(Queued::Ask(Request::Object(object)), shared, lane).await
+            }
             Entered::Behind(told) => behind(told, shared, lane).await,
         }
     }
+}
+
+/// Whether it stands in the line of its key, though it has a quick way: others [repeat](crate::repeats) because of those.
+fn lets_pass<S: Store>(object: &Object, shared: &Shared<S>) -> bool {
+    object.writes && object.keys.len() == 1 && shared.repeats.is_marked(&object.keys[0])
 }
 
 /// What became of a row.
@@ -213,7 +223,7 @@ pub(crate) type Objects = Vec<Box<Object>>;
 /// Several that have a [`Row`], all on one key, in this order.
 pub(super) async fn run_row<S: Store>(objects: Objects, shared: &Shared<S>, lane: Lane) -> RowDone {
     let rows = || objects.iter().map(|object| object.row());
-    if rows().any(|row| row == Some(Row::InLine)) {
+    if rows().any(|row| row == Some(Row::InLine)) || lets_pass(&objects[0], shared) {
         return in_line(objects, shared, lane).await;
     }
     if !rows().all(|row| row == objects[0].row()) {
@@ -248,6 +258,9 @@ async fn in_line<S: Store>(objects: Objects, shared: &Shared<S>, lane: Lane) -> 
         EnteredRow::First(lead, objects) => (lead, objects),
         EnteredRow::Behind(waiting) => return RowDone::InLine(waiting),
     };
+    if let Some(object) = objects.first() {
+        shared.repeats.let_pass(&object.keys[0]).await;
+    }
     let commands: Vec<Queued> =
         objects.into_iter().map(|object| Queued::Ask(Request::Object(object))).collect();
     match atomic::run(shared, &commands, &[], lane).await {
@@ -265,7 +278,10 @@ async fn in_line<S: Store>(objects: Objects, shared: &Shared<S>, lane: Lane) -> 
 pub(super) async fn behind<S: Store>(told: Receiver<Turn>, shared: &Shared<S>, lane: Lane) -> Result<Reply> {
     match told.await {
         Ok(Turn::Done(reply)) => reply,
-        Ok(Turn::Lead(_lead, object, others)) => together(object, others, shared, lane).await,
+        Ok(Turn::Lead(_lead, object, others)) => {
+            shared.repeats.let_pass(&object.keys[0]).await;
+            together(object, others, shared, lane).await
+        }
         Err(_) => Err(Error::new(ErrorKind::OutcomeUnknown, "the server stops")),
     }
 }

@@ -15,8 +15,10 @@ use crate::frame::{Reply, double_text};
 use crate::glob::Glob;
 use crate::store::{ElementRange, Position, Store};
 
-/// An object with no more elements comes in one page, whatever is asked for: as in Redis.
+/// An object with no more elements comes in one page, whatever is asked for, as in Redis: if they are short.
 const SMALL: u64 = 128;
+/// A page ends after so many bytes, with one element at least: whatever an object has can be told page by page.
+const PAGE_BYTES: usize = 1024 * 1024;
 
 #[derive(Debug)]
 pub(super) struct Page {
@@ -51,14 +53,11 @@ impl Page {
         let start = if is_of_it { self.position.from.clone() } else { start };
         let limit = if header.count <= SMALL { SMALL } else { self.count };
         let range = ElementRange { start, end, reverse: false, limit };
-        let page = draft.range(&header, range).await?;
-        let last = page.last().filter(|_| page.len() as u64 == limit);
-        let next = last.map_or(0, |(name, _)| {
-            let from = Bytes::from([&name[..], b"\0"].concat());
-            self.cursors.give(Position { part: 0, from }, &self.env)
-        });
+        let page = draft.page(&header, range, PAGE_BYTES).await?;
+        let next =
+            page.rest.map_or(0, |rest| self.cursors.give(Position { part: 0, from: rest.start }, &self.env));
         let (mut elements, mut steps) = (Vec::new(), 0);
-        for (name, value) in page {
+        for (name, value) in page.elements {
             let element = name.slice_ref(element_of(&name, key));
             let matches = self.pattern.as_ref().is_none_or(|pattern| pattern.matches(&element, &mut steps));
             if steps > STEPS {

@@ -41,8 +41,12 @@ pub(super) enum Combination {
 }
 
 const KIND: Kind = Kind::Set;
+/// (Their values are empty.)
+const MEMBERS: Drawn = Drawn { tag: Tag::Member, with_values: true };
 /// Of an object with more elements, a few are chosen out of a part of it.
-const SAMPLED_MAX: u64 = 10_000;
+const SAMPLED_MAX: u64 = 2 * PART;
+/// The same of members that are read once for several commands that go together.
+const SAMPLED_TOGETHER_MAX: u64 = 10 * PART;
 /// The least such part.
 const PART: u64 = 1000;
 /// Most elements that are chosen at once.
@@ -126,7 +130,7 @@ impl Set {
                 let none = || if count.is_some() { Reply::Set(vec![]) } else { Reply::Nil };
                 let Some(mut header) = found else { return Ok(none()) };
                 let wanted = count.unwrap_or(1).min(header.count);
-                let chosen = sample(draft, key, &header, Tag::Member, Some(wanted as i64)).await?;
+                let chosen = sample(draft, key, &header, MEMBERS, Some(wanted as i64)).await?;
                 let chosen: Vec<Bytes> = chosen.iter().map(|(name, _)| member_of(name, key)).collect();
                 if !chosen.is_empty() {
                     remove(draft, key, &mut header, &chosen)?;
@@ -140,7 +144,7 @@ impl Set {
             Set::Random(count) => {
                 let none = || if count.is_some() { Reply::Array(vec![]) } else { Reply::Nil };
                 let Some(header) = found else { return Ok(none()) };
-                let chosen = sample(draft, key, &header, Tag::Member, *count).await?;
+                let chosen = sample(draft, key, &header, MEMBERS, *count).await?;
                 let mut chosen = chosen.iter().map(|(name, _)| Reply::Bulk(member_of(name, key)));
                 match count {
                     Some(_) => Reply::Array(chosen.collect()),
@@ -249,12 +253,46 @@ fn named_once(keys: &[Bytes], combination: Combination) -> impl Iterator<Item = 
     })
 }
 
+/// What is drawn.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Drawn {
+    pub tag: Tag,
+    pub with_values: bool,
+}
+
+impl Drawn {
+    async fn of<S: Store>(
+        self,
+        range: ElementRange,
+        header: &Header,
+        draft: &mut Draft<'_, S>,
+    ) -> Carried<Vec<(Bytes, Bytes)>> {
+        match self.tag {
+            Tag::Member => draft.range_of_names(header, range).await,
+            _ => self.once_of(range, header, draft).await,
+        }
+    }
+
+    /// (Nobody comes back to a range that begins by chance.)
+    async fn once_of<S: Store>(
+        self,
+        range: ElementRange,
+        header: &Header,
+        draft: &mut Draft<'_, S>,
+    ) -> Carried<Vec<(Bytes, Bytes)>> {
+        match self.with_values {
+            true => draft.range(header, range).await,
+            false => draft.range_without_values(header, range).await,
+        }
+    }
+}
+
 /// Elements by chance. Of an object with many, and not all wanted, out of a part that begins by chance.
 pub(super) async fn sample<S: Store>(
     draft: &mut Draft<'_, S>,
     key: &Bytes,
     header: &Header,
-    tag: Tag,
+    drawn: Drawn,
     count: Option<i64>,
 ) -> Carried<Vec<(Bytes, Bytes)>> {
     let count = count.unwrap_or(1);
@@ -265,36 +303,34 @@ pub(super) async fn sample<S: Store>(
     if wanted == 0 {
         return Ok(vec![]);
     }
-    let is_large = header.count > SAMPLED_MAX && wanted < header.count;
+    let sampled_max = match drawn.tag {
+        Tag::Member if draft.remembers() => SAMPLED_TOGETHER_MAX,
+        _ => SAMPLED_MAX,
+    };
+    let is_large = header.count > sampled_max && wanted < header.count;
     let pool = match is_large {
-        false if tag == Tag::Member => {
-            let (start, end) = element_range(key, header.version, tag);
+        false => {
+            let (start, end) = element_range(key, header.version, drawn.tag);
             let all = ElementRange { start, end, reverse: false, limit: u64::MAX };
-            draft.range_of_names(header, all).await?
+            drawn.of(all, header, draft).await?
         }
-        false => draft.all(key, header, tag).await?,
         true => {
-            let (start, end) = element_range(key, header.version, tag);
+            let (start, end) = element_range(key, header.version, drawn.tag);
             let limit = wanted.max(PART);
             let end_of = |reverse| ElementRange { start: start.clone(), end: end.clone(), reverse, limit: 1 };
-            let ends = match tag {
-                // (Members have no values.)
-                Tag::Member => (
-                    draft.range_of_names(header, end_of(false)).await?,
-                    draft.range_of_names(header, end_of(true)).await?,
-                ),
-                _ => (draft.range(header, end_of(false)).await?, draft.range(header, end_of(true)).await?),
-            };
-            let (Some((first, _)), Some((last, _))) = (ends.0.first(), ends.1.first()) else {
+            let first = drawn.of(end_of(false), header, draft).await?;
+            let last = drawn.of(end_of(true), header, draft).await?;
+            let (Some((first, _)), Some((last, _))) = (first.first(), last.first()) else {
                 return Ok(vec![]);
             };
             let from = between(first, last, |n| draft.random_below(n));
             let range = ElementRange { start: from.clone(), end, reverse: false, limit };
-            let mut part: BTreeMap<Bytes, Bytes> = draft.range(header, range).await?.into_iter().collect();
+            let part = drawn.once_of(range, header, draft).await?;
+            let mut part: BTreeMap<Bytes, Bytes> = part.into_iter().collect();
             if (part.len() as u64) < limit {
                 let left = limit - part.len() as u64;
                 let range = ElementRange { start, end: from, reverse: false, limit: left };
-                part.extend(draft.range(header, range).await?);
+                part.extend(drawn.once_of(range, header, draft).await?);
             }
             part.into_iter().collect()
         }

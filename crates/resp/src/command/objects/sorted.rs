@@ -6,8 +6,8 @@ use bytes::Bytes;
 use sextant_common::marks::Kind;
 use sextant_common::object::{Header, Tag, element_key, element_of, element_range, from_sortable, sortable};
 
-use super::super::draft::{Carried, Draft};
-use super::set::sample;
+use super::super::draft::{Carried, Draft, Nearer, after};
+use super::set::{Drawn, sample};
 use crate::frame::Reply;
 use crate::store::{ElementRange, Store};
 
@@ -243,9 +243,13 @@ impl Sorted {
                 draft.rests_on_header();
                 let (start, end) = element_range(key, header.version, Tag::ByScore);
                 let here = by_score(key, &header, score, member);
-                let (start, end) = if *reverse { (after(&here), end) } else { (start, here) };
-                let range = ElementRange { start, end, reverse: false, limit: u64::MAX };
-                Reply::Integer(draft.range(&header, range).await?.len() as i64)
+                let behind = (after(&here), end);
+                let others = header.count.saturating_sub(1);
+                let (before, behind) = match draft.nearer(&header, [(start, here), behind]).await? {
+                    Nearer::Before(count) => (count, others.saturating_sub(count)),
+                    Nearer::Behind(count) => (others.saturating_sub(count), count),
+                };
+                Reply::Integer(if *reverse { behind } else { before } as i64)
             }
             Sorted::Pop(highest, count) => {
                 let Some(mut header) = found else { return Ok(Reply::Array(vec![])) };
@@ -262,7 +266,8 @@ impl Sorted {
             Sorted::Random(count, with_scores) => {
                 let none = || if count.is_some() { Reply::Array(vec![]) } else { Reply::Nil };
                 let Some(header) = found else { return Ok(none()) };
-                let chosen = sample(draft, key, &header, Tag::Score, *count).await?;
+                let drawn = Drawn { tag: Tag::Score, with_values: true };
+                let chosen = sample(draft, key, &header, drawn, *count).await?;
                 let chosen = chosen.into_iter().map(|(name, value)| {
                     (score_of(&value).unwrap_or_default(), name.slice_ref(element_of(&name, key)))
                 });
@@ -342,10 +347,6 @@ fn remove<S: Store>(
         draft.leave_object(key, KIND, *header);
     }
     Ok(())
-}
-
-fn after(key: &[u8]) -> Bytes {
-    Bytes::from([key, b"\0"].concat())
 }
 
 /// The members of a range, in its order.
