@@ -57,7 +57,27 @@ fn is_zero(number: &u32) -> bool {
     *number == 0
 }
 
+/// A hash in the filter of an SSTable weighs as much as so many bytes of the file: the filter is built in memory, which takes 38 bytes
+/// for each.
+pub const HASH_WEIGHT_BYTES: u64 = 64;
+
+/// What an SSTable of so many bytes weighs, whose filter has so many hashes: one of tiny records is as large to whoever writes it as
+/// one of many bytes. By this the leader chooses what is compacted, and the sstable server cuts what it writes.
+pub fn weight(bytes: u64, hashes: u64) -> u64 {
+    bytes.max(hashes.saturating_mul(HASH_WEIGHT_BYTES))
+}
+
+/// What an output may weigh that is cut at about `output_bytes`: with it goes what is too little for another one.
+pub fn large(output_bytes: u64) -> u64 {
+    output_bytes.saturating_add(output_bytes / 2)
+}
+
 impl TableOptions {
+    /// Most hashes in the filter of an SSTable with so many records: each may have a prefix of its own beside its key.
+    pub fn hashes_max(&self, records: u64) -> u64 {
+        if self.filter_prefix == 0 { records } else { records.saturating_mul(2) }
+    }
+
     /// As a prefix: keys begin with the length of another key (u16, big-endian) and that key, and are placed where a table without
     /// options has it. For elements of objects ([`crate::object`]).
     pub const BY_INNER_KEY: u32 = u32::MAX;

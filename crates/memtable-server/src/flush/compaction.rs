@@ -1,18 +1,20 @@
 //! Major compaction: one server does it, the others copy the results.
 
 use futures::future::join_all;
-use sextant_common::error::{Error, Result};
+use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_common::ids::{NodeId, SstId};
 use sextant_common::limits::COMPACTION_OUTPUTS_MAX;
-use sextant_common::manifest::SstMeta;
+use sextant_common::manifest::{HASH_WEIGHT_BYTES, SstMeta};
 use sextant_common::sstable::{CompactionOrder, CopyOrder};
 
 use super::{Background, CompactionJob};
 use crate::replica::ReplicaState;
 use crate::upstream::SstServer;
 
-/// Ids beyond those that the inputs' bytes ask for: what outputs weigh is known when they are written.
+/// Ids beyond those that the inputs' weights ask for: what outputs weigh is known when they are written.
 const IDS_TO_SPARE: usize = 2;
+/// Outputs that are compressed less than the inputs were may have so many times their bytes.
+const EXPANDS: u64 = 4;
 
 /// The ids that one worker may use. What it has not named when it ended is given up: it may have written some of it, and may go on
 /// where nobody hears of it any more. So no other worker uses them.
@@ -25,6 +27,11 @@ impl<'b> Ids<'b> {
     fn new(background: &'b Background, job: &CompactionJob) -> Self {
         let ids = (0..outputs_max(job)).map(|_| background.new_id(job.plan, job.epoch));
         Self { background, ids: ids.collect() }
+    }
+
+    /// The worker had no room for it: it has written nothing, and will not.
+    fn were_refused(mut self) {
+        self.background.unused(&std::mem::take(&mut self.ids));
     }
 
     /// The outputs are what came of it: no server was told to write more.
@@ -54,7 +61,10 @@ pub(super) async fn run(background: &Background, job: &CompactionJob) -> Result<
         let outputs = match write_on(background, job, worker, &ids.ids).await {
             Ok(outputs) => outputs,
             Err(e) => {
-                errors.push(format!("server {}: {e}", worker.id));
+                if e.kind == ErrorKind::Overloaded {
+                    ids.were_refused();
+                }
+                errors.push(of_server(worker, "", &e));
                 continue;
             }
         };
@@ -67,13 +77,28 @@ pub(super) async fn run(background: &Background, job: &CompactionJob) -> Result<
         }
         break;
     }
-    Err(Error::unavailable(format!("compaction: too few sstable servers ({})", errors.join("; "))))
+    Err(too_few(&errors))
 }
 
-/// How many outputs there may be.
+fn of_server(server: &SstServer, what: &str, e: &Error) -> Error {
+    Error::new(e.kind, format!("server {}: {what}{e}", server.id))
+}
+
+/// Servers that all have something better to do are no failure: whoever asked is told.
+fn too_few(errors: &[Error]) -> Error {
+    let are_busy = !errors.is_empty() && errors.iter().all(|e| e.kind == ErrorKind::Overloaded);
+    let kind = if are_busy { ErrorKind::Overloaded } else { ErrorKind::Unavailable };
+    let errors: Vec<&str> = errors.iter().map(|e| e.message.as_ref()).collect();
+    Error::new(kind, format!("compaction: too few sstable servers ({})", errors.join("; ")))
+}
+
+/// How many outputs there may be: some end for their bytes, others for their hashes.
 fn outputs_max(job: &CompactionJob) -> usize {
     let bytes: u64 = job.inputs.iter().map(|input| input.file_bytes).sum();
-    let by_size = match bytes.checked_div(job.output_bytes) {
+    let records: u64 = job.inputs.iter().map(|input| input.records).sum();
+    let of_hashes = job.options.hashes_max(records).saturating_mul(HASH_WEIGHT_BYTES);
+    let weight = bytes.saturating_mul(EXPANDS).saturating_add(of_hashes);
+    let by_size = match weight.checked_div(job.output_bytes) {
         Some(outputs) => usize::try_from(outputs).unwrap_or(usize::MAX).saturating_add(IDS_TO_SPARE),
         None => 1,
     };
@@ -114,7 +139,7 @@ async fn spread(
     (worker, targets): (&SstServer, &[&SstServer]),
     ids: &[SstId],
     outputs: Vec<SstMeta>,
-) -> Result<Vec<SstMeta>, Vec<String>> {
+) -> Result<Vec<SstMeta>, Vec<Error>> {
     if outputs.is_empty() {
         return Ok(outputs);
     }
@@ -122,7 +147,8 @@ async fn spread(
     if !job.origin.range.is_made_of(outputs.iter().map(|meta| &meta.range))
         || !outputs.iter().all(|meta| ids.contains(&meta.id))
     {
-        return Err(vec![format!("server {}: its outputs are not what was asked for", worker.id)]);
+        let e = Error::internal("its outputs are not what was asked for");
+        return Err(vec![of_server(worker, "", &e)]);
     }
     let required = background.tuning.sst_replicas_required.min(targets.len());
     let others = targets.iter().filter(|s| s.id != worker.id);
@@ -146,10 +172,10 @@ async fn copy(
     to: &SstServer,
     outputs: &[SstMeta],
     from: &SstServer,
-) -> Result<(), String> {
+) -> Result<()> {
     for meta in outputs {
         let copied = to.copy(meta, vec![from.addr.clone()], background.order(term)).await;
-        copied.map_err(|e| format!("server {}: copy: {e}", to.id))?;
+        copied.map_err(|e| of_server(to, "copy: ", &e))?;
     }
     Ok(())
 }

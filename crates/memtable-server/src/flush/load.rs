@@ -42,10 +42,21 @@ fn entry_bytes(sst: &SstMeta) -> usize {
     2 * (sst.min_key.len() + sst.max_key.len()) + TABLE_BYTES
 }
 
-/// Whether a table of so many bytes and records takes no more. Each record may have a prefix of its own beside its key.
-fn is_full(bytes: u64, records: u64, target_bytes: u64, options: &TableOptions) -> bool {
-    let hashes = if options.filter_prefix == 0 { records } else { records.saturating_mul(2) };
-    bytes >= target_bytes || hashes >= TABLE_HASHES_MAX
+/// Most records of a table.
+fn records_max(options: &TableOptions) -> u64 {
+    TABLE_HASHES_MAX / options.hashes_max(1)
+}
+
+/// How many more records a table of so many bytes and records takes.
+fn room(bytes: u64, records: u64, target_bytes: u64, options: &TableOptions) -> u64 {
+    if bytes >= target_bytes { 0 } else { records_max(options).saturating_sub(records) }
+}
+
+/// Takes off as many of the first records.
+fn take_first(records: &mut Vec<RecordVersion>, most: u64) -> Vec<RecordVersion> {
+    let most = usize::try_from(most).unwrap_or(usize::MAX).min(records.len());
+    let rest = records.split_off(most);
+    std::mem::replace(records, rest)
 }
 
 /// What arrives at once.
@@ -92,10 +103,7 @@ impl<'b> Arriving<'b> {
     }
 
     /// Records that follow those before.
-    pub async fn take(&mut self, records: Vec<RecordVersion>) -> Result<()> {
-        if records.is_empty() {
-            return Ok(());
-        }
+    pub async fn take(&mut self, mut records: Vec<RecordVersion>) -> Result<()> {
         for record in &records {
             self.records += 1;
             if record.key <= self.last_key {
@@ -106,10 +114,20 @@ impl<'b> Arriving<'b> {
             }
             self.last_key = record.key.clone();
         }
-        let (target, options) = (self.background.tuning.sst_target_bytes, &self.job.options);
-        if self.open.as_ref().is_some_and(|open| is_full(open.bytes, open.records, target, options)) {
-            self.finish_table().await?;
+        // (A message of tiny records may have more of them than there is room for.)
+        while !records.is_empty() {
+            let (target, options) = (self.background.tuning.sst_target_bytes, &self.job.options);
+            let (bytes, taken) = self.open.as_ref().map_or((0, 0), |open| (open.bytes, open.records));
+            match room(bytes, taken, target, options) {
+                0 => self.finish_table().await?,
+                room => self.send(take_first(&mut records, room)).await?,
+            }
         }
+        Ok(())
+    }
+
+    /// To the servers of the open table, or of a new one.
+    async fn send(&mut self, records: Vec<RecordVersion>) -> Result<()> {
         let mut open = match self.open.take() {
             Some(open) => open,
             None => self.begin_table()?,
@@ -143,7 +161,7 @@ impl<'b> Arriving<'b> {
         }
         if self.done.len() >= LOADED_SSTS_MAX {
             let most = self.background.tuning.sst_target_bytes.saturating_mul(LOADED_SSTS_MAX as u64);
-            let records = TABLE_HASHES_MAX * LOADED_SSTS_MAX as u64;
+            let records = records_max(&job.options) * LOADED_SSTS_MAX as u64;
             return Err(Error::invalid(format!(
                 "a load has at most {LOADED_SSTS_MAX} tables in a partition, so about {most} bytes, or {records} records: load it in \
                  parts"
@@ -297,12 +315,27 @@ mod tests {
     fn a_table_of_small_records_ends_before_its_servers_have_no_room_for_its_hashes() {
         let (target, plain) = (128 << 20, TableOptions::default());
         let with_prefixes = TableOptions { filter_prefix: 4, ..plain.clone() };
-        assert!(!is_full(0, 0, target, &plain));
-        assert!(is_full(target, 1, target, &plain));
+        assert_eq!(room(0, 0, target, &plain), 1_000_000);
+        assert_eq!(room(target, 1, target, &plain), 0);
         // 16 bytes each: a tenth of the target.
-        assert!(is_full(16_000_000, 1_000_000, target, &plain));
-        assert!(!is_full(16_000_000, 999_999, target, &plain));
-        assert!(is_full(8_000_000, 500_000, target, &with_prefixes), "two hashes a record");
-        assert!(!is_full(8_000_000, 499_999, target, &with_prefixes));
+        assert_eq!(room(16_000_000, 1_000_000, target, &plain), 0);
+        assert_eq!(room(16_000_000, 999_999, target, &plain), 1);
+        assert_eq!(room(8_000_000, 500_000, target, &with_prefixes), 0, "two hashes a record");
+        assert_eq!(room(8_000_000, 499_999, target, &with_prefixes), 1);
+    }
+
+    #[test]
+    fn a_message_of_more_records_than_a_table_takes_is_divided_in_their_order() {
+        let record = |key: u8| RecordVersion {
+            key: vec![key].into(),
+            seq: Seq(1),
+            value: None,
+            marks: sextant_common::marks::Marks::NONE,
+        };
+        let keys = |records: &[RecordVersion]| records.iter().map(|r| r.key[0]).collect::<Vec<u8>>();
+        let mut records: Vec<RecordVersion> = (0..5).map(record).collect();
+        assert_eq!(keys(&take_first(&mut records, 2)), [0, 1]);
+        assert_eq!(keys(&take_first(&mut records, u64::MAX)), [2, 3, 4]);
+        assert!(records.is_empty());
     }
 }

@@ -120,6 +120,8 @@ struct Forming {
     /// Of these, the values that updates have made.
     made_bytes: usize,
     bytes_max: usize,
+    /// Of the entry, at most.
+    entry_bytes: usize,
 }
 
 /// Values that one request may be answered with, in bytes: its answer is one message, and is in memory at once.
@@ -131,6 +133,29 @@ const KEPT_BYTES_MAX: usize = 64 * 1024;
 /// The longest entry that one request makes, in bytes.
 pub const REQUEST_ENTRY_BYTES_MAX: usize =
     REQUEST_BYTES_MAX + BATCH_BYTES_MAX + BATCH_OPS_MAX * OPERATION_BYTES_MAX + KEPT_BYTES_MAX;
+
+/// A group that has something ends before the request with which its entry would be longer: requests that carry little may be
+/// remembered with much.
+pub const GROUP_ENTRY_BYTES_MAX: usize = 12 * 1024 * 1024;
+
+/// A request's results as they are kept, and their bytes; none outside a session.
+#[derive(Default)]
+struct Kept {
+    results: Option<Vec<RecordedOutcome>>,
+    bytes: usize,
+}
+
+impl Kept {
+    fn of(request: &WriteRequest, results: &[RecordedOutcome]) -> Self {
+        let failed = results.iter().any(|r| r.failed);
+        if request.id.session == 0 || failed && mutant::active(Mutant::FailedForgotten) {
+            return Self::default();
+        }
+        let mut room = KEPT_BYTES_MAX;
+        let results = results.iter().map(|result| result.to_keep(&mut room)).collect();
+        Self { results: Some(results), bytes: KEPT_BYTES_MAX - room }
+    }
+}
 
 /// What a request has used of what it may.
 struct Allowance {
@@ -186,16 +211,25 @@ impl Verdict {
 }
 
 impl Forming {
-    /// Puts a request's results into the duplicate table, with this group.
-    fn record(&mut self, request: &WriteRequest, results: &[RecordedOutcome]) {
-        let failed = results.iter().any(|r| r.failed);
-        if request.id.session == 0 || failed && mutant::active(Mutant::FailedForgotten) {
-            return;
+    /// Takes room in the entry for a request that writes something (so many bytes), or nothing, and is remembered so. Whether there is.
+    fn admit(&mut self, request: &WriteRequest, writes: Option<usize>, kept: &Kept) -> bool {
+        if writes.is_none() && kept.results.is_none() {
+            return true;
         }
+        let headers = REQUEST_BYTES_MAX + request.ops.len() * OPERATION_BYTES_MAX;
+        let longer = self.entry_bytes + headers + writes.unwrap_or(0) + kept.bytes;
+        let has_room = self.entry_bytes == 0 || longer <= GROUP_ENTRY_BYTES_MAX;
+        if has_room {
+            self.entry_bytes = longer;
+        }
+        has_room
+    }
+
+    /// Puts a request's results into the duplicate table, with this group.
+    fn record(&mut self, request: &WriteRequest, Kept { results, bytes }: Kept) {
+        let Some(results) = results else { return };
         self.by_number.insert((request.id.session, request.id.number), self.requests.len());
-        let mut room = KEPT_BYTES_MAX;
-        let results = results.iter().map(|result| result.to_keep(&mut room)).collect();
-        self.bytes += KEPT_BYTES_MAX - room;
+        self.bytes += bytes;
         self.requests.push(RequestResult { id: request.id, results });
     }
 }
@@ -211,8 +245,9 @@ impl Partition {
         self.evaluate_up_to(usize::MAX, term, requests, now_ms)
     }
 
-    /// The same, until updates would make the group longer than `bytes_max`: the rest has to wait. (What is longer by itself makes a
-    /// group alone. What carries its values is for the caller to bound.)
+    /// The same, until updates would make the group longer than `bytes_max`, or its entry would be longer than
+    /// [`GROUP_ENTRY_BYTES_MAX`]: the rest has to wait. (What is longer by itself makes a group alone. What carries its values is for the
+    /// caller to bound.)
     pub fn evaluate_up_to<'r>(
         &self,
         bytes_max: usize,
@@ -237,6 +272,7 @@ impl Partition {
             bytes: 0,
             made_bytes: 0,
             bytes_max,
+            entry_bytes: 0,
         };
         let mut is_full = false;
         let mut decide = |request| {
@@ -425,7 +461,11 @@ impl Partition {
                 (results[i].existed, results[i].seq) = (results[first].existed, results[first].seq);
                 results[i].told.take_if(|told| !matches!(**told, Told::Misfit(_)));
             }
-            forming.record(request, &results);
+            let kept = Kept::of(request, &results);
+            if !forming.admit(request, None, &kept) {
+                return Verdict::NotYet { bytes: 0 };
+            }
+            forming.record(request, kept);
             return Verdict::Unchanged { ok: false, results };
         }
         let made_bytes = made_max - allowance.made;
@@ -437,7 +477,11 @@ impl Partition {
         if longer && forming.made_bytes + made_bytes > 0 {
             return Verdict::NotYet { bytes };
         }
-        forming.record(request, &results);
+        let kept = Kept::of(request, &results);
+        if !forming.admit(request, (!effects.is_empty()).then_some(bytes), &kept) {
+            return Verdict::NotYet { bytes };
+        }
+        forming.record(request, kept);
         if effects.is_empty() {
             return Verdict::Unchanged { ok: true, results };
         }

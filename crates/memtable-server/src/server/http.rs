@@ -28,18 +28,18 @@ fn waits_to_be_let_in(partition: PartitionId, unfounded: Option<&str>) -> String
 }
 
 /// Why a replica is not ready, if it is not: it has to know a leader, and to have caught up once since the server started. But nobody
-/// tells a server that was removed, who leads; so that is asked of no other than voters, and whether it has caught up of no other than
-/// members.
+/// tells a server that was removed who leads: both are asked of members only.
 fn why_not_ready(shared: &ReplicaState) -> Option<String> {
     let Members { voters, learners } = shared.numbers.lock().members.clone();
-    let is_voter = voters.is_empty() || voters.contains(&shared.node);
-    if shared.leader().node == 0 {
-        let unfounded = || shared.unfounded.lock().clone();
-        return is_voter
-            .then(|| unfounded().unwrap_or_else(|| format!("partition {} has no leader", shared.id)));
+    let is_member = voters.is_empty() || voters.contains(&shared.node) || learners.contains(&shared.node);
+    if !is_member {
+        return None;
     }
-    let behind = shared.catch_up.behind().filter(|_| is_voter || learners.contains(&shared.node))?;
-    Some(is_behind(shared.id, behind))
+    if shared.leader().node == 0 {
+        let unfounded = shared.unfounded.lock().clone();
+        return Some(unfounded.unwrap_or_else(|| format!("partition {} has no leader", shared.id)));
+    }
+    shared.catch_up.behind().map(|behind| is_behind(shared.id, behind))
 }
 
 fn is_behind(partition: PartitionId, Behind { applied, committed }: Behind) -> String {
@@ -149,8 +149,10 @@ mod tests {
     fn a_learner_catches_up_too_and_nobody_tells_a_server_that_was_removed() {
         let shared = ReplicaState::for_tests(&Env::real());
         let members = |learners: &[u64]| Members { voters: vec![2, 3], learners: learners.to_vec() };
+        shared.numbers.lock().members = members(&[]);
+        assert_eq!(why_not_ready(&shared), None, "it may hear of no leader");
         shared.numbers.lock().members = members(&[shared.node]);
-        assert_eq!(why_not_ready(&shared), None);
+        assert_eq!(why_not_ready(&shared).unwrap(), "partition 0 has no leader");
         shared.set_leader(3, 2);
         assert!(why_not_ready(&shared).unwrap().contains("has not caught up"));
         shared.numbers.lock().members = members(&[]);

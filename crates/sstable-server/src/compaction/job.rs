@@ -8,7 +8,7 @@ use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_common::expiry::is_expired;
 use sextant_common::ids::{SstId, TableId};
 use sextant_common::key_range::KeyRange;
-use sextant_common::manifest::{Origin, SstMeta, TableOptions};
+use sextant_common::manifest::{Origin, SstMeta, TableOptions, large, weight};
 use sextant_environment::vfs::IoKind;
 use tokio::sync::oneshot;
 
@@ -45,6 +45,7 @@ struct Outputs {
     /// Of all of them.
     origin: Option<Origin>,
     cuts: std::iter::Peekable<std::vec::IntoIter<Bytes>>,
+    /// What an output is to weigh; 0: it does not matter.
     output_bytes: u64,
     /// The one that is being written. It has no name yet: where it ends is known when the next one begins.
     open: Option<Open>,
@@ -52,6 +53,7 @@ struct Outputs {
     start: Bytes,
     last_key: Vec<u8>,
     done: Vec<SstMeta>,
+    done_weight: u64,
 }
 
 struct Open {
@@ -78,16 +80,8 @@ impl Outputs {
         if let Some(open) = &self.open
             && self.ids.len() > 0
         {
-            // (What is left over would be small: it stays with the others.)
-            let (to_come, passed) = left;
-            let is_worth_it = || {
-                let expected =
-                    u128::from(self.written_bytes()) * u128::from(to_come) / u128::from(passed.max(1));
-                expected >= u128::from(self.output_bytes / 2)
-            };
-            let is_large = self.output_bytes > 0 && open.writer.bytes() >= self.output_bytes && is_worth_it();
-            let at =
-                cut.or_else(|| is_large.then(|| Bytes::copy_from_slice(lower_bound(&self.last_key, key))));
+            let here = || Bytes::copy_from_slice(lower_bound(&self.last_key, key));
+            let at = cut.or_else(|| self.is_large(&open.writer, left).then(here));
             if let Some(at) = at {
                 self.finish(at)?;
             }
@@ -101,6 +95,34 @@ impl Outputs {
         self.last_key.clear();
         self.last_key.extend_from_slice(key);
         Ok(())
+    }
+
+    /// Whether what is open ends here, for its size.
+    fn is_large(&self, open: &TableWriter, (to_come, passed): (u64, u64)) -> bool {
+        if self.output_bytes == 0 {
+            return false;
+        }
+        let of_hashes = weight(0, open.hashes());
+        // (For more of them there is no memory: see `Plan::output_hashes`.)
+        if of_hashes >= large(self.output_bytes) {
+            return true;
+        }
+        let is_large = of_hashes >= self.output_bytes
+            || open.bytes() >= self.output_bytes && self.has_ids_to_spare(to_come);
+        // (What is left over would be small: it stays with the others.)
+        let is_worth_it = || {
+            let written = self.done_weight + weight(open.bytes(), open.hashes());
+            let expected = u128::from(written) * u128::from(to_come) / u128::from(passed.max(1));
+            expected >= u128::from(self.output_bytes / 2)
+        };
+        is_large && is_worth_it()
+    }
+
+    /// Whether there are more ids than the hashes to come may need. (How many bytes are to come nobody knows, if inputs were compressed in
+    /// another way: then the last output has more of them.)
+    fn has_ids_to_spare(&self, to_come: u64) -> bool {
+        let of_hashes = weight(0, self.options.hashes_max(to_come));
+        self.ids.len() as u64 > of_hashes / self.output_bytes.max(1) + self.cuts.len() as u64
     }
 
     fn begin(&mut self) -> Result<Open> {
@@ -118,6 +140,7 @@ impl Outputs {
         let Some(Open { temporary, writer }) = self.open.take() else { return Ok(()) };
         let range = KeyRange { start: std::mem::replace(&mut self.start, end.clone()), end };
         let origin = self.origin.clone().map(|origin| Origin { range, ..origin });
+        self.done_weight += weight(writer.bytes(), writer.hashes());
         writer.with_origin(origin).finish()?;
         self.done.push(self.store.catalog.install(temporary, Replace::Refuse)?);
         Ok(())
@@ -157,6 +180,7 @@ impl Job {
             start: range.start.clone(),
             last_key: Vec::new(),
             done: Vec::new(),
+            done_weight: 0,
         };
         let started_ns = store.env.clock.holder_ns();
         let (mut slice_end, mut merged_bytes) = (SLICE_BYTES, 0);

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use sextant_common::expiry::Tick;
 use sextant_common::ids::{SstId, TableId};
 use sextant_common::key_range::KeyRange;
-use sextant_common::manifest::{Origin, TableOptions};
+use sextant_common::manifest::{HASH_WEIGHT_BYTES, Origin, TableOptions, large};
 
 use crate::table::Table;
 
@@ -18,7 +18,7 @@ pub(super) struct Plan {
     pub(super) outputs: Vec<SstId>,
     /// Where outputs are cut, rising.
     pub(super) cuts: Vec<Bytes>,
-    /// And when one has about so many bytes; 0: not by size.
+    /// And when one weighs about so much ([`sextant_common::manifest::weight`]); 0: not by size.
     pub(super) output_bytes: u64,
     pub(super) table: TableId,
     pub(super) options: TableOptions,
@@ -31,13 +31,15 @@ impl Plan {
     /// Most hashes that the filter of an output is built of.
     pub(super) fn output_hashes(&self) -> u64 {
         let hashes: u64 = self.inputs.iter().map(|input| self.hashes_of(input)).sum();
-        let bytes: u64 = self.inputs.iter().map(|input| input.trailer().file_bytes).sum();
         if self.output_bytes == 0 {
             return hashes;
         }
-        // (The last one also has what is too little for one of its own: half as much.)
-        let most = self.output_bytes.saturating_add(self.output_bytes / 2).min(bytes);
-        (u128::from(hashes) * u128::from(most) / u128::from(bytes.max(1))) as u64
+        // (The record with which it becomes large has two at most.)
+        let most = large(self.output_bytes) / HASH_WEIGHT_BYTES + 2;
+        // With too few ids (leaders of older versions go by bytes) the last one has what those before it leave.
+        let before = (self.outputs.len() as u64).saturating_sub(1 + self.cuts.len() as u64);
+        let left = hashes.saturating_sub(before.saturating_mul(self.output_bytes / HASH_WEIGHT_BYTES));
+        hashes.min(most.max(left))
     }
 
     /// How many hashes an input brings.
@@ -57,5 +59,39 @@ impl Plan {
     /// The keys that are taken.
     pub(super) fn range(&self) -> KeyRange {
         self.origin.as_ref().map(|origin| origin.range.clone()).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Model, open_model, options, sst_id};
+
+    /// Of an input with so many tiny records.
+    fn plan(records: u64, output_bytes: u64, ids: u32) -> Plan {
+        let record = |i: u64| (i.to_be_bytes().to_vec(), (Vec::new(), i + 1, false));
+        let model: Model = (0..records).map(record).collect();
+        Plan {
+            inputs: vec![open_model(&model, 1, options(true))],
+            outputs: (10..10 + ids).map(sst_id).collect(),
+            cuts: Vec::new(),
+            output_bytes,
+            table: TableId(9),
+            options: options(true),
+            drop_tombstones: true,
+            expired_by: Tick(0),
+            origin: None,
+        }
+    }
+
+    #[test]
+    fn room_is_taken_for_as_many_hashes_as_an_output_may_have_however_few_bytes_its_records_are() {
+        assert_eq!(plan(10_000, 0, 1).output_hashes(), 10_000, "one has all");
+        assert_eq!(plan(10_000, 64_000, 20).output_hashes(), 1_502);
+        assert_eq!(plan(1_000, 64_000, 20).output_hashes(), 1_000, "no more than there are");
+        let bytes = plan(10_000, 64_000, 20).inputs[0].trailer().file_bytes;
+        assert!(bytes < 64_000 * 3, "as bytes they would be two: {bytes}");
+        // Ids by bytes: the last of them has what does not go into the others.
+        assert_eq!(plan(10_000, 64_000, 4).output_hashes(), 7_000);
     }
 }

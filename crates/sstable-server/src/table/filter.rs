@@ -30,7 +30,14 @@ impl FilterBuilder {
         }
     }
 
+    /// So many there are.
+    pub fn hashes(&self) -> usize {
+        self.hashes.len()
+    }
+
     pub fn finish(mut self) -> SealedFilter {
+        // (What it has grown for would stand beside what the construction takes.)
+        self.hashes.shrink_to_fit();
         SealedFilter::build_prefixed(&mut self.hashes, self.prefix_option)
     }
 }

@@ -100,6 +100,11 @@ impl TableWriter {
         self.meta.records
     }
 
+    /// Of the filter so far.
+    pub fn hashes(&self) -> u64 {
+        self.filter.hashes() as u64
+    }
+
     /// Bytes of the file so far; of what is not compressed yet, as it is.
     pub fn bytes(&self) -> u64 {
         let gathered = match &self.packing {

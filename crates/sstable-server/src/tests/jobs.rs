@@ -4,7 +4,7 @@ use futures::StreamExt;
 use sextant_common::ErrorKind;
 use sextant_common::expiry::Tick;
 use sextant_common::key_range::KeyRange;
-use sextant_common::manifest::{Generations, Origin, TableOptions};
+use sextant_common::manifest::{Generations, HASH_WEIGHT_BYTES, Origin, TableOptions, large};
 use sextant_environment::env::error_of;
 
 use super::transfer::copy_of;
@@ -228,6 +228,83 @@ async fn outputs_are_cut_when_they_are_large_enough() {
     let request = CompactRequest { inputs, output, more_outputs, ..request };
     let outputs = node.compact_into(request).await.unwrap();
     assert_eq!((ranges(&outputs), outputs[0].tombstones), (vec![KeyRange::all()], 1));
+}
+
+/// So many records of one size.
+fn sized(keys: std::ops::Range<u64>, value_bytes: usize) -> Model {
+    keys.map(|i| (key(i), (vec![7; value_bytes], i + 1, false))).collect()
+}
+
+/// The outputs, by what the room for a compaction that cuts at `output_bytes` is taken for.
+fn assert_hashes_have_room(outputs: &[SstMeta], output_bytes: u64, hashes_a_record: u64) {
+    let most = large(output_bytes) / HASH_WEIGHT_BYTES + hashes_a_record;
+    let records: Vec<u64> = outputs.iter().map(|meta| meta.records).collect();
+    assert!(records.iter().all(|records| records * hashes_a_record <= most), "{most}: {records:?}");
+    assert!(KeyRange::all().is_made_of(&ranges(outputs)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn outputs_of_tiny_records_are_cut_before_their_hashes_need_more_memory_than_was_taken() {
+    const OUTPUT_BYTES: u64 = 6_400;
+    let mut node = Node::start().await;
+    // Large records, and then tiny ones.
+    let mut mixed = sized(0..100, 2_000);
+    mixed.extend(sized(100..3_000, 0));
+    node.ingest(sst_id(1), &mixed).await.unwrap();
+    let inputs = [sst_id(1)];
+    let request =
+        CompactRequest { output_bytes: OUTPUT_BYTES, ..cut(&inputs, 100..200, &KeyRange::all(), &[]) };
+    let outputs = node.compact_into(request.clone()).await.unwrap();
+    assert_hashes_have_room(&outputs, OUTPUT_BYTES, 1);
+    assert_eq!(outputs.iter().map(|meta| meta.records).sum::<u64>(), 3_000);
+    assert!(outputs.len() <= 40, "nor sooner: {}", outputs.len());
+    // Each key is a prefix of its own as well.
+    let with_prefixes = TableOptions { filter_prefix: 8, ..options(true) };
+    let more_outputs = (301..400).map(|counter| sst_id_to_wire(sst_id(counter))).collect();
+    let output = sst_id_to_wire(sst_id(300));
+    let request = CompactRequest { options: Some((&with_prefixes).into()), output, more_outputs, ..request };
+    let outputs = node.compact_into(request).await.unwrap();
+    assert_hashes_have_room(&outputs, OUTPUT_BYTES, 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_has_passed_says_little_of_what_is_to_come_and_no_output_has_more_hashes_for_that() {
+    const OUTPUT_BYTES: u64 = 6_400;
+    let mut node = Node::start().await;
+    node.ingest(sst_id(1), &sized(0..450, 0)).await.unwrap();
+    // The first keys again and again: as if there were little left of any.
+    for counter in 2..=40 {
+        let again = sized(0..50, 0).into_iter().map(|(k, (v, seq, dead))| (k, (v, seq + 10_000, dead)));
+        node.ingest(sst_id(counter), &again.collect()).await.unwrap();
+    }
+    let inputs: Vec<SstId> = (1..=40).rev().map(sst_id).collect();
+    let request =
+        CompactRequest { output_bytes: OUTPUT_BYTES, ..cut(&inputs, 100..200, &KeyRange::all(), &[]) };
+    let outputs = node.compact_into(request).await.unwrap();
+    assert_hashes_have_room(&outputs, OUTPUT_BYTES, 1);
+    assert_eq!(outputs.iter().map(|meta| meta.records).sum::<u64>(), 450);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bytes_that_are_no_longer_compressed_leave_the_ids_that_hashes_need() {
+    const OUTPUT_BYTES: u64 = 6_400;
+    let mut node = Node::start().await;
+    // A hundred times as long when it is not compressed; then tiny ones.
+    let mut compressed = sized(0..200, 2_000);
+    compressed.extend(sized(200..2_000, 0));
+    let meta = node.ingest(sst_id(1), &compressed).await.unwrap();
+    let ids = (meta.file_bytes + meta.records * HASH_WEIGHT_BYTES) / OUTPUT_BYTES + 2;
+    let request = CompactRequest {
+        output_bytes: OUTPUT_BYTES,
+        options: Some((&options(false)).into()),
+        ..cut(&[sst_id(1)], 100..100 + ids as u32, &KeyRange::all(), &[])
+    };
+    let outputs = node.compact_into(request).await.unwrap();
+    assert_hashes_have_room(&outputs, OUTPUT_BYTES, 1);
+    assert!(
+        outputs.iter().any(|meta| meta.file_bytes > 10 * OUTPUT_BYTES),
+        "one has what is left of the bytes"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

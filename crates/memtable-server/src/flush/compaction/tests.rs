@@ -13,7 +13,7 @@ use sextant_common::key_range::KeyRange;
 use sextant_common::manifest::{Generations, Origin};
 use sextant_environment::Env;
 use sextant_environment::config::{ClusterConfig, Server};
-use sextant_environment::env::{Door, grpc_incoming};
+use sextant_environment::env::{Door, grpc_incoming, status_of};
 use sextant_proto::convert::sst_id_from_wire;
 use sextant_proto::v1;
 use sextant_proto::v1::sst_server::{Sst, SstServer as SstService};
@@ -32,6 +32,8 @@ const SERVERS: u64 = 3;
 struct Told {
     /// So many are to fail before one succeeds.
     to_fail: AtomicUsize,
+    /// And so many before these are to be refused.
+    to_refuse: AtomicUsize,
     /// The ids that each compaction was given.
     compactions: Mutex<Vec<Vec<SstId>>>,
     deleted: mpsc::UnboundedSender<Vec<SstId>>,
@@ -73,6 +75,9 @@ impl Sst for Fake {
         let output = SstMeta { id: outputs[0], range: KeyRange::all(), ..sst(7) };
         self.0.compactions.lock().push(outputs);
         let fewer = |left: usize| left.checked_sub(1);
+        if self.0.to_refuse.fetch_update(Ordering::SeqCst, Ordering::SeqCst, fewer).is_ok() {
+            return Err(status_of(Error::new(ErrorKind::Overloaded, "others are running")));
+        }
         if self.0.to_fail.fetch_update(Ordering::SeqCst, Ordering::SeqCst, fewer).is_ok() {
             return Err(Status::unavailable("its answer is lost, and it goes on"));
         }
@@ -146,10 +151,14 @@ struct Tier {
 
 impl Tier {
     async fn start(to_fail: usize) -> Self {
+        Self::busy(0, to_fail).await
+    }
+
+    async fn busy(to_refuse: usize, to_fail: usize) -> Self {
         let env = Env::real();
         let (deletes, deleted) = mpsc::unbounded_channel();
-        let to_fail = AtomicUsize::new(to_fail);
-        let told = Arc::new(Told { to_fail, compactions: Mutex::default(), deleted: deletes });
+        let (to_refuse, to_fail) = (AtomicUsize::new(to_refuse), AtomicUsize::new(to_fail));
+        let told = Arc::new(Told { to_fail, to_refuse, compactions: Mutex::default(), deleted: deletes });
         let mut sstable = Vec::new();
         for id in 1..=SERVERS {
             let listener = env.net.bind("127.0.0.1:0".into(), Door::Members).await.unwrap();
@@ -221,6 +230,23 @@ async fn another_worker_uses_other_ids_since_the_first_may_still_write_what_it_w
     assert_eq!(tier.deleted_of(1).await, first.iter().copied().collect());
 }
 
+#[test]
+fn there_are_ids_for_what_ends_for_its_bytes_and_for_what_ends_for_its_hashes() {
+    let with = |records, filter_prefix, output_bytes| {
+        let mut job = CompactionJob { output_bytes, ..job() };
+        job.inputs[0].records = records;
+        job.options.filter_prefix = filter_prefix;
+        outputs_max(&job)
+    };
+    // A thousand bytes, four thousand if they were compressed.
+    assert_eq!(with(0, 0, 0), 1);
+    assert_eq!(with(0, 0, 1000), 4 + IDS_TO_SPARE);
+    // A byte a record.
+    assert_eq!(with(1000, 0, 1000), 4 + 64 + IDS_TO_SPARE);
+    assert_eq!(with(500, 9, 1000), 4 + 64 + IDS_TO_SPARE);
+    assert_eq!(with(1000, 0, 100), COMPACTION_OUTPUTS_MAX);
+}
+
 #[tokio::test]
 async fn what_no_worker_has_made_is_given_up() {
     let mut tier = Tier::start(usize::MAX).await;
@@ -231,4 +257,22 @@ async fn what_no_worker_has_made_is_given_up() {
     assert_eq!(all.len(), asked.iter().map(Vec::len).sum::<usize>(), "no id was given twice");
     assert_eq!(tier.pending(), []);
     assert_eq!(tier.deleted_of(asked.len()).await, all);
+}
+
+#[tokio::test]
+async fn busy_servers_are_no_failure_and_ids_that_they_refused_are_forgotten() {
+    let tier = Tier::busy(usize::MAX, 0).await;
+    let busy = run(&tier.background, &job()).await.unwrap_err();
+    assert_eq!(busy.kind, ErrorKind::Overloaded, "{busy}");
+    assert!(busy.message.contains("server 1: others are running"), "{busy}");
+    assert_eq!((tier.told.compactions.lock().len(), tier.pending()), (SERVERS as usize, vec![]));
+    // Of one that has failed nobody knows; what was refused is nobody's.
+    let mut tier = Tier::busy(1, usize::MAX).await;
+    let failed = run(&tier.background, &job()).await.unwrap_err();
+    assert_eq!(failed.kind, ErrorKind::Unavailable, "{failed}");
+    let asked = tier.told.compactions.lock().clone();
+    let failed: BTreeSet<SstId> = asked[1..].iter().flatten().copied().collect();
+    assert_eq!(tier.deleted_of(asked.len() - 1).await, failed);
+    assert_eq!(tier.pending(), []);
+    assert!(tier.deleted.try_recv().is_err(), "nothing is deleted of what was refused");
 }

@@ -52,8 +52,8 @@ struct Memory {
     proposed: BTreeSet<(NodeId, SstId)>,
     /// No copies before this time: what was copied last is to be no faster than the configuration says.
     rests_until_ns: u64,
-    /// How many tables lacked copies in the round before. None: there was none.
-    lacking: Option<u32>,
+    /// For how many tables' copies a new server waited in the round before, by server. None of one: there was none.
+    lacking: HashMap<NodeId, u32>,
 }
 
 /// Runs until shutdown, one partition replica each; does something only while it leads and serves.
@@ -87,8 +87,9 @@ async fn inventories<'b>(
     background: &'b Background,
     memory: &Memory,
 ) -> Vec<(&'b SstServer, Option<Vec<Held>>)> {
-    let (term, lacking) = (memory.term, memory.lacking);
+    let (term, lacking) = (memory.term, &memory.lacking);
     let asked = background.servers.all().iter().map(|server| async move {
+        let lacking = lacking.get(&server.id).copied();
         let wall_ns = background.shared.env.clock.wall_guess_ns();
         match server.inventory(background.shared.id, background.order(term), wall_ns, lacking).await {
             Ok(mut held) => {
@@ -116,7 +117,7 @@ async fn round(background: &Background, memory: &mut Memory) {
     let now = shared.env.clock.grantor_ns();
     let found = memory.find(background, &inventories, now);
     tell_placement(background, &manifest, &found);
-    memory.lacking = u32::try_from(waited_for(&manifest, &found, background.tuning.sst_replicas)).ok();
+    memory.lacking = waited_for(&manifest, &found, background.tuning.sst_replicas);
     let held: Vec<(NodeId, &[Held])> = found.iter().filter_map(|s| Some((s.id, s.held?))).collect();
     let may_delete = all_copies_are_there(&manifest, &held, background.tuning.sst_replicas_required);
     for (server, held) in &inventories {
@@ -342,14 +343,31 @@ fn lacking(manifest: &Manifest, found: &[Found<'_>], replicas: usize) -> usize {
     manifest.all_ssts().filter(|sst| sound_copies(found, sst) < replicas).count()
 }
 
-/// How many of these a new server waits for. Of a tier with fewer servers than there are to be copies, no more is asked for; and nobody
-/// can copy a table that is sound nowhere, though all servers answer.
-fn waited_for(manifest: &Manifest, found: &[Found<'_>], replicas: usize) -> usize {
-    let replicas = replicas.min(found.len());
-    let all_answer = found.iter().all(|server| server.held.is_some());
+/// How many of these each server waits for, if it is new.
+fn waited_for(manifest: &Manifest, found: &[Found<'_>], replicas: usize) -> HashMap<NodeId, u32> {
+    let of = |asking: Option<NodeId>| u32::try_from(waited_for_by(asking, manifest, found, replicas)).ok();
+    let of_any = of(None);
+    let told = |server: &Found<'_>| {
+        let count = if server.is_failing { of(Some(server.id)) } else { of_any };
+        Some((server.id, count?))
+    };
+    found.iter().filter_map(told).collect()
+}
+
+/// No more copies are asked for than there are servers that can have one: not those that are lost, nor those that lack the table and
+/// could not do what they were asked, lately. (`asking` waits for itself all the same.) And nobody can copy a table that is sound
+/// nowhere, unless somebody is silent who may have it.
+fn waited_for_by(asking: Option<NodeId>, manifest: &Manifest, found: &[Found<'_>], replicas: usize) -> usize {
+    let is_silent = |server: &Found<'_>| server.held.is_none() && !server.is_lost;
+    let somebody_is_silent = found.iter().any(is_silent);
+    let can_have = |server: &Found<'_>, sst: &SstMeta| match server.held {
+        None => is_silent(server),
+        Some(held) => !server.is_failing || asking == Some(server.id) || is_sound(held, sst),
+    };
     let is_waited_for = |sst: &&SstMeta| match sound_copies(found, sst) {
-        0 => !all_answer,
-        copies => copies < replicas,
+        0 => somebody_is_silent,
+        copies if copies >= replicas => false,
+        copies => copies < found.iter().filter(|server| can_have(server, sst)).count(),
     };
     manifest.all_ssts().filter(is_waited_for).count()
 }
@@ -501,22 +519,47 @@ pub(crate) mod tests {
         assert!(!judged([Some(both()), None, None]));
     }
 
+    fn server(id: u64, held: Option<&[Held]>) -> Found<'_> {
+        let zone = Zone::Own(NodeId(id));
+        Found { id: NodeId(id), zone, held, is_lost: false, is_draining: false, is_failing: false }
+    }
+
+    #[test]
+    fn a_new_server_does_not_wait_for_who_is_lost_or_cannot_copy_but_for_itself() {
+        let manifest = manifest(vec![sst(1, &[1, 2, 3]), sst(2, &[1, 2, 3])]);
+        let one = [held(&sst(1, &[]))];
+        let both = [held(&sst(1, &[])), held(&sst(2, &[]))];
+        let waits = |found: &[Found<'_>]| {
+            let told = waited_for(&manifest, found, 3);
+            found.iter().map(|server| told[&server.id]).collect::<Vec<u32>>()
+        };
+        let (first, new) = (server(1, Some(&both)), server(2, Some(&both)));
+        assert_eq!(waits(&[first, new, server(3, None)]), [2, 2, 2], "it may come back");
+        assert_eq!(waits(&[first, new, Found { is_lost: true, ..server(3, None) }]), [0, 0, 0]);
+        // Its disk is full; of what it has, it counts.
+        let full = Found { is_failing: true, ..server(3, Some(&one)) };
+        assert_eq!(waits(&[first, new, full]), [0, 0, 1]);
+        assert_eq!(waits(&[first, server(2, Some(&[])), full]), [2, 2, 2]);
+        // Who is silent has failed because of that.
+        assert_eq!(waits(&[first, new, Found { is_failing: true, ..server(3, None) }]), [2, 2, 2]);
+        // What is nowhere else may be on a lost one, for which nobody waits.
+        let (here, lost) = (server(1, Some(&one)), Found { is_lost: true, ..server(3, None) });
+        assert_eq!(waits(&[here, server(2, Some(&one)), lost]), [0, 0, 0]);
+        assert_eq!(waits(&[here, server(2, Some(&[])), lost]), [1, 1, 1]);
+        // A server that is to become empty is there until it is.
+        assert_eq!(waits(&[first, new, Found { is_draining: true, ..server(3, Some(&one)) }]), [1, 1, 1]);
+    }
+
     #[test]
     fn a_new_server_waits_for_what_can_be_copied_and_for_who_is_silent() {
         let manifest = manifest(vec![sst(1, &[1, 2]), sst(2, &[1, 2])]);
         let (one, other) = (held(&sst(1, &[])), held(&sst(2, &[])));
         let both = vec![one.clone(), other.clone()];
         let waits = |servers: [Option<&[Held]>; 2], replicas| {
-            let found = |(id, held)| Found {
-                id: NodeId(id),
-                zone: Zone::Own(NodeId(id)),
-                held,
-                is_lost: false,
-                is_draining: false,
-                is_failing: false,
-            };
-            let found: Vec<Found<'_>> = (1..).zip(servers).map(found).collect();
-            waited_for(&manifest, &found, replicas)
+            let found: Vec<Found<'_>> = (1..).zip(servers).map(|(id, held)| server(id, held)).collect();
+            let told = waited_for(&manifest, &found, replicas);
+            assert_eq!(told[&NodeId(1)], told[&NodeId(2)], "each waits for all");
+            told[&NodeId(1)]
         };
         assert_eq!(waits([Some(&both), Some(&[])], 2), 2);
         assert_eq!(waits([Some(&both), Some(std::slice::from_ref(&one))], 2), 1);

@@ -5,6 +5,7 @@ use sextant_common::operation::{Misfit, TOLD_BYTES_MAX};
 
 use super::*;
 use crate::command::Group;
+use crate::partition::evaluate::GROUP_ENTRY_BYTES_MAX;
 
 fn increment(k: &str) -> WriteOp {
     WriteOp {
@@ -240,6 +241,41 @@ fn a_group_that_updates_have_filled_leaves_the_rest_to_the_next() {
     let evaluated = n.partition.evaluate_up_to(100, 1, &requests, 0);
     assert!(matches!(evaluated.verdicts[0], Verdict::Applied(_)));
     assert!(evaluated.verdicts[1..].iter().all(|v| matches!(v, Verdict::NotYet { .. })));
+}
+
+#[test]
+fn a_group_ends_before_what_is_kept_of_its_answers_makes_its_entry_too_long() {
+    const SESSIONS: u64 = 400;
+    let mut n = Node::new();
+    (1..=SESSIONS).for_each(|session| {
+        n.command(&Command::OpenSession(OpenSession { term: 1, session, time_ms: 5 }));
+    });
+    n.write(put("a", &"x".repeat(TOLD_BYTES_MAX)));
+    let look = WriteOp {
+        effect: Effect::Update(Update::SetRange { offset: 0, bytes: Bytes::new() }),
+        returns: Returns::After,
+        ..op("a", None, Condition::None)
+    };
+    // Whether they fail or not, of each is kept what it was told.
+    let fails = WriteOp { returns: Returns::Before, ..op("a", Some("y"), Condition::Absent) };
+    for (what, told) in [("it succeeds", look), ("it fails", fails)] {
+        let request = |session| WriteRequest {
+            id: RequestId { session, number: 1, acked_below: 0 },
+            ops: vec![told.clone(); 200],
+        };
+        let (mut left, mut groups): (Vec<WriteRequest>, _) = ((1..=SESSIONS).map(request).collect(), 0);
+        while !left.is_empty() {
+            let evaluated = n.partition.evaluate(1, &left, 5);
+            let entry_bytes = evaluated.group.unwrap().entry_bytes();
+            assert!(entry_bytes <= GROUP_ENTRY_BYTES_MAX, "{what}: {entry_bytes}");
+            let waits = |verdict: &Verdict| matches!(verdict, Verdict::NotYet { .. });
+            let decided = evaluated.verdicts.iter().take_while(|verdict| !waits(verdict)).count();
+            assert!(evaluated.verdicts[decided..].iter().all(waits), "{what}: in their order");
+            left.drain(..decided);
+            groups += 1;
+        }
+        assert_eq!(groups, 3, "{what}");
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use super::super::Leading;
 use crate::command::Command;
 use crate::flush::LOAD_BYTES_MAX;
 use crate::metrics::Metrics;
-use crate::partition::evaluate::REQUEST_ENTRY_BYTES_MAX;
+use crate::partition::evaluate::{GROUP_ENTRY_BYTES_MAX, REQUEST_ENTRY_BYTES_MAX};
 use crate::raft::wire::ENTRY_BYTES_MAX;
 use crate::replica::{QueuedWrite, WriteFate};
 use crate::worker::proposal::PendingCommand;
@@ -14,6 +14,7 @@ use crate::worker::replica::Replica;
 
 // What clients may send, and load, makes entries that every follower can be sent.
 const _: () = assert!(REQUEST_ENTRY_BYTES_MAX <= ENTRY_BYTES_MAX && LOAD_BYTES_MAX <= ENTRY_BYTES_MAX);
+const _: () = assert!(GROUP_ENTRY_BYTES_MAX <= ENTRY_BYTES_MAX);
 
 /// Writes whose group would be too long for an entry. They were not executed. (Such a group is not formed: requests and groups have
 /// bounds of their own. An entry that no follower can be sent would end all writes for good, so it is looked at once more.)

@@ -19,6 +19,9 @@
 //! So what one compaction reads is bounded by the target, whatever the size of the table. Of several columns the one with the most
 //! bytes to be compacted goes first; columns are compacted at the same time, since their inputs are different tables.
 //!
+//! Sizes are *weights* ([`weight`]): few bytes of tiny records are many hashes, and whoever writes an SSTable has all of its own in
+//! memory.
+//!
 //! All tables that were ever planned as outputs lie, for each key, by their memtables within each other or apart, or reach down to
 //! the first memtable: what a lost manifest is rebuilt from (`recover/plan.rs`).
 
@@ -30,7 +33,7 @@ use sextant_common::expiry::Tick;
 use sextant_common::ids::{Generation, SstId};
 use sextant_common::key_range::KeyRange;
 use sextant_common::limits::{COMPACTION_INPUTS_MAX, COMPACTION_OUTPUTS_MAX};
-use sextant_common::manifest::{Generations, SstMeta, TableManifest};
+use sextant_common::manifest::{Generations, SstMeta, TableManifest, large, weight};
 
 use super::columns::Columns;
 
@@ -47,6 +50,8 @@ const FAN_OUT: usize = 16;
 const PIECE_SHARE: u64 = 4;
 /// Or when it has so many times the target, in however many pieces.
 const PUSHED_TARGETS: u64 = 4;
+/// Or when its hashes alone weigh so many times the target: all of them may go into one piece.
+const PUSHED_HASHES_TARGETS: u64 = 2;
 
 /// Of a table that rests so much may lie above the oldest tables, in percent of what these have: at most so much is superseded.
 const WASTE_PERCENT: u64 = 10;
@@ -86,7 +91,7 @@ impl Reason {
 pub(in crate::worker) struct Limits {
     /// How many tables of a tier become one (1 counts as 2).
     pub trigger: usize,
-    /// Of a table, in bytes.
+    /// Of a table: what it is to weigh.
     pub target_bytes: u64,
     /// Without anything written for so long, or up to twice as long, a table rests; 0: it never does.
     pub rests_after_ns: u64,
@@ -104,7 +109,7 @@ pub(in crate::worker) struct Choice<'t> {
     pub reaches_the_oldest: bool,
     /// Where the outputs are cut, rising.
     pub cuts: Vec<Bytes>,
-    /// And when they have about so many bytes; 0: not by size.
+    /// And when they weigh about so much; 0: not by size.
     pub output_bytes: u64,
     /// Of the inputs.
     pub bytes: u64,
@@ -130,12 +135,26 @@ impl<'t> Tree<'t> {
         self.columns.len()
     }
 
-    fn bytes(&self, sst: &SstMeta) -> u64 {
-        sst.file_bytes / self.shared.get(&sst.id).copied().unwrap_or(1)
+    /// Among how many entries what an SSTable has is divided.
+    fn entries(&self, sst: &SstMeta) -> u64 {
+        self.shared.get(&sst.id).copied().unwrap_or(1)
     }
 
-    fn sum(&self, ssts: &[&SstMeta]) -> u64 {
-        ssts.iter().map(|sst| self.bytes(sst)).sum()
+    fn bytes(&self, sst: &SstMeta) -> u64 {
+        sst.file_bytes / self.entries(sst)
+    }
+
+    /// Of what it adds to the filter of an output at most.
+    fn weight_of_hashes(&self, sst: &SstMeta) -> u64 {
+        weight(0, self.entry.options.hashes_max(sst.records) / self.entries(sst))
+    }
+
+    fn weight(&self, sst: &SstMeta) -> u64 {
+        self.bytes(sst).max(self.weight_of_hashes(sst))
+    }
+
+    fn weight_of(&self, ssts: &[&SstMeta]) -> u64 {
+        ssts.iter().map(|sst| self.weight(sst)).sum()
     }
 
     /// What is due, most bytes first. `is_busy`: an input of a compaction that is under way.
@@ -159,8 +178,8 @@ impl<'t> Tree<'t> {
         let columns = || 0..self.columns.len();
         let oldest =
             columns().filter(|at| self.columns.is_lowest(*at)).filter_map(|at| self.columns.ssts(at).last());
-        let oldest = self.weigh(oldest);
-        let all = self.weigh(self.entry.ssts.iter());
+        let oldest = self.amount(oldest);
+        let all = self.amount(self.entry.ssts.iter());
         if oldest.wasted_by(&all.without(&oldest)).saturating_mul(100)
             <= oldest.bytes.saturating_mul(WASTE_PERCENT)
         {
@@ -187,8 +206,8 @@ impl<'t> Tree<'t> {
             .filter(is_there)
             .filter(is_free)
             .filter_map(|at| {
-                let oldest = self.weigh(self.columns.ssts(at).last());
-                let newer = self.weigh(self.columns.ssts(at)).without(&oldest);
+                let oldest = self.amount(self.columns.ssts(at).last());
+                let newer = self.amount(self.columns.ssts(at)).without(&oldest);
                 let wasted = oldest.wasted_by(&newer);
                 (wasted > 0).then(|| (wasted.saturating_mul(1000) / oldest.bytes.max(1), at))
             })
@@ -197,10 +216,10 @@ impl<'t> Tree<'t> {
         wasteful.into_iter().filter_map(|(_, at)| self.all(at, limits, Reason::Rest)).collect()
     }
 
-    fn weigh<'s>(&self, ssts: impl IntoIterator<Item = &'s SstMeta>) -> Weight {
-        ssts.into_iter().fold(Weight::default(), |sum, sst| Weight {
+    fn amount<'s>(&self, ssts: impl IntoIterator<Item = &'s SstMeta>) -> Amount {
+        ssts.into_iter().fold(Amount::default(), |sum, sst| Amount {
             bytes: sum.bytes + self.bytes(sst),
-            records: sum.records + sst.records / self.shared.get(&sst.id).copied().unwrap_or(1),
+            records: sum.records + sst.records / self.entries(sst),
         })
     }
 
@@ -239,17 +258,16 @@ impl<'t> Tree<'t> {
         if has_many_tombstones(newer, below_records) {
             return all(Reason::Tombstones);
         }
-        let bytes = self.sum(&ssts);
-        let newer_bytes = self.sum(newer);
+        let weight = self.weight_of(&ssts);
         // Where tables of older versions do not say what they hold, a part of them could not either.
         let are_known = ssts.iter().all(|sst| sst.generations.are_known());
         let least = limits.trigger.max(2);
         match oldest {
             Some(oldest) => {
                 // What is too large for one table is not left lying: it becomes more with every push.
-                let is_large = bytes > large(limits.target_bytes);
+                let is_large = weight > large(limits.target_bytes);
                 let least = if is_large { 2 } else { least };
-                let is_doubled = newer_bytes >= self.bytes(oldest) || !are_known;
+                let is_doubled = self.weight_of(newer) >= self.weight(oldest) || !are_known;
                 if ssts.len() >= least && is_doubled || ssts.len() > COMPACTION_INPUTS_MAX {
                     return all(Reason::Space);
                 }
@@ -257,13 +275,15 @@ impl<'t> Tree<'t> {
             None => {
                 let pieces = self.columns.cuts(column, FAN_OUT).len() as u64 + 1;
                 let enough = (limits.target_bytes / PIECE_SHARE).saturating_mul(pieces);
-                let is_due = bytes >= enough.min(limits.target_bytes.saturating_mul(PUSHED_TARGETS));
+                let of_hashes: u64 = ssts.iter().map(|sst| self.weight_of_hashes(sst)).sum();
+                let is_due = weight >= enough.min(limits.target_bytes.saturating_mul(PUSHED_TARGETS))
+                    || of_hashes >= limits.target_bytes.saturating_mul(PUSHED_HASHES_TARGETS);
                 if is_due || ssts.len() > COMPACTION_INPUTS_MAX / 2 {
                     return all(Reason::Push);
                 }
             }
         }
-        let inputs = self.tier(&ssts);
+        let inputs = self.tier(&ssts, limits);
         if inputs.len() < least || !are_known {
             return None;
         }
@@ -302,20 +322,24 @@ impl<'t> Tree<'t> {
         }
         let inputs: Vec<&SstMeta> = self.columns.ssts(column).skip(inputs.start).take(inputs.len()).collect();
         let range = &inputs.first()?.range;
-        let bytes = self.sum(&inputs);
-        let is_cut = reaches_the_oldest && bytes > large(limits.target_bytes);
+        let (bytes, weight) = (inputs.iter().map(|sst| self.bytes(sst)).sum(), self.weight_of(&inputs));
+        let is_cut = reaches_the_oldest && weight > large(limits.target_bytes);
         let most = COMPACTION_OUTPUTS_MAX as u64 / 2;
-        let output_bytes = if is_cut { limits.target_bytes.max(bytes / most) } else { 0 };
+        let output_bytes = if is_cut { limits.target_bytes.max(weight / most) } else { 0 };
         Some(Choice { inputs, range, reason, reaches_the_oldest, cuts: Vec::new(), output_bytes, bytes })
     }
 
-    /// The newest tables, up to one that is much larger than all newer ones together.
-    fn tier<'s>(&self, ssts: &'s [&'t SstMeta]) -> &'s [&'t SstMeta] {
-        let mut bytes = 0u64;
+    /// The newest tables, up to one that is much larger than all newer ones together, or whose hashes would be too many for one output
+    /// (it is not cut).
+    fn tier<'s>(&self, ssts: &'s [&'t SstMeta], limits: &Limits) -> &'s [&'t SstMeta] {
+        let (mut weight, mut of_hashes) = (0u64, 0u64);
         let joins = |sst: &&&SstMeta| {
-            let own = self.bytes(sst);
-            let joins = bytes == 0 || own.saturating_mul(100) <= bytes.saturating_mul(JOINS_PERCENT);
-            bytes += own;
+            let own = self.weight(sst);
+            of_hashes = of_hashes.saturating_add(self.weight_of_hashes(sst));
+            let joins = weight == 0
+                || own.saturating_mul(100) <= weight.saturating_mul(JOINS_PERCENT)
+                    && of_hashes <= large(limits.target_bytes);
+            weight += own;
             joins
         };
         &ssts[..ssts.iter().take_while(joins).count()]
@@ -343,14 +367,14 @@ impl<'t> Tree<'t> {
 
 /// Of SSTables together.
 #[derive(Clone, Copy, Debug, Default)]
-struct Weight {
+struct Amount {
     bytes: u64,
     records: u64,
 }
 
-impl Weight {
-    fn without(&self, part: &Weight) -> Weight {
-        Weight {
+impl Amount {
+    fn without(&self, part: &Amount) -> Amount {
+        Amount {
             bytes: self.bytes.saturating_sub(part.bytes),
             records: self.records.saturating_sub(part.records),
         }
@@ -358,15 +382,10 @@ impl Weight {
 
     /// How many bytes less there may be when newer SSTables have gone into these: their own, if they are of the same keys; or those of
     /// the records that they hide, which may be longer (a tombstone is short).
-    fn wasted_by(&self, newer: &Weight) -> u64 {
+    fn wasted_by(&self, newer: &Amount) -> u64 {
         let hidden = newer.records.saturating_mul(self.bytes / self.records.max(1));
         newer.bytes.max(hidden.min(self.bytes))
     }
-}
-
-/// More than this does not stay in one table.
-fn large(target_bytes: u64) -> u64 {
-    target_bytes.saturating_add(target_bytes / 2)
 }
 
 /// Leaves so many: any of them may be missing, what lies between two is cut by the next compaction.

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use sextant_common::command::Compaction;
 use sextant_common::ids::TableId;
+use sextant_common::manifest::HASH_WEIGHT_BYTES;
 
 use super::tests::entry;
 use super::*;
@@ -32,12 +33,16 @@ const COMPACTION_MAX: f64 = 8.0;
 type Record = (u32, bool);
 
 struct Lsm {
+    /// Of the file, for each record.
+    record_bytes: u64,
     entry: TableManifest,
     records: BTreeMap<SstId, Vec<Record>>,
     flushes: u64,
     ids: u32,
     written: BTreeMap<&'static str, usize>,
     compaction_max: u64,
+    /// Records of the largest table that a compaction has written.
+    output_max: usize,
     outputs_max: usize,
     tables_max: usize,
     seen_max: usize,
@@ -48,14 +53,16 @@ fn key(key: u32) -> Bytes {
 }
 
 impl Lsm {
-    fn new() -> Self {
+    fn of(record_bytes: u64) -> Self {
         Self {
+            record_bytes,
             entry: entry(0, &[]),
             records: BTreeMap::new(),
             flushes: 0,
             ids: 0,
             written: BTreeMap::new(),
             compaction_max: 0,
+            output_max: 0,
             outputs_max: 0,
             tables_max: 0,
             seen_max: 0,
@@ -75,7 +82,7 @@ impl Lsm {
             table: TableId(1),
             records: records.len() as u64,
             tombstones: records.iter().filter(|(_, is_deleted)| *is_deleted).count() as u64,
-            file_bytes: records.len() as u64 * RECORD_BYTES,
+            file_bytes: records.len() as u64 * self.record_bytes,
             generations,
             range,
             ..sst(self.ids)
@@ -119,7 +126,7 @@ impl Lsm {
         }
         let (mut outputs, mut part, mut start) = (Vec::new(), Vec::new(), choice.range.start.clone());
         let mut cuts = choice.cuts.iter().peekable();
-        let all = left.len();
+        let (all, record_weight) = (left.len(), weight(self.record_bytes, 1));
         for (at, record) in left.into_iter().enumerate() {
             let of_record = key(record.0);
             let mut cut = None;
@@ -127,8 +134,8 @@ impl Lsm {
                 cut = Some(at.clone());
             }
             let is_large = choice.output_bytes > 0
-                && part.len() as u64 * RECORD_BYTES >= choice.output_bytes
-                && (all - at) as u64 * RECORD_BYTES >= choice.output_bytes / 2;
+                && part.len() as u64 * record_weight >= choice.output_bytes
+                && (all - at) as u64 * record_weight >= choice.output_bytes / 2;
             if let Some(end) = cut.or_else(|| is_large.then_some(of_record))
                 && !part.is_empty()
             {
@@ -141,6 +148,7 @@ impl Lsm {
         outputs.push(self.seal(choice.reason.name(), generations, range, part));
         for output in &mut outputs {
             let records = &self.records[&output.id];
+            self.output_max = self.output_max.max(records.len());
             let (first, last) = (key(records[0].0), key(records[records.len() - 1].0));
             output.range = output.range.between(&choice.cuts, &first, &last);
         }
@@ -243,12 +251,21 @@ impl Lsm {
 }
 
 /// Writes so many records, telling what that cost on the way.
-fn ingest(what: &str, records: usize, mut next: impl FnMut(&mut fastrand::Rng, usize) -> Record) -> Lsm {
+fn ingest(what: &str, records: usize, next: impl FnMut(&mut fastrand::Rng, usize) -> Record) -> Lsm {
+    ingest_into(Lsm::of(RECORD_BYTES), FLUSHED, what, records, next)
+}
+
+fn ingest_into(
+    mut lsm: Lsm,
+    flushed: usize,
+    what: &str,
+    records: usize,
+    mut next: impl FnMut(&mut fastrand::Rng, usize) -> Record,
+) -> Lsm {
     let mut rng = fastrand::Rng::with_seed(7);
-    let mut lsm = Lsm::new();
-    let flushes = records / FLUSHED;
+    let flushes = records / flushed;
     for flush in 0..flushes {
-        lsm.flush((0..FLUSHED).map(|at| next(&mut rng, flush * FLUSHED + at)).collect());
+        lsm.flush((0..flushed).map(|at| next(&mut rng, flush * flushed + at)).collect());
         if (flush + 1) % (flushes / 5) == 0 {
             println!("{what}, {}", lsm.told());
         }
@@ -311,6 +328,25 @@ fn so_does_one_of_which_a_small_part_is_hot() {
         (if hot { 1_000_000_000 + rng.u32(..3000) } else { rng.u32(..) }, false)
     });
     lsm.assert_bounds("hot", (6.0, 20));
+}
+
+/// A memtable holds many tiny records: a hash weighs what eight bytes of them do.
+#[test]
+fn no_compaction_of_tiny_records_writes_a_table_of_more_hashes_than_there_is_memory_for() {
+    const TINY_BYTES: u64 = 8;
+    const TINY_FLUSHED: usize = 600;
+    let hashes_max = 5 * LIMITS.target_bytes / 2 / HASH_WEIGHT_BYTES;
+    let tiny = |what, next: fn(&mut fastrand::Rng, usize) -> Record| {
+        ingest_into(Lsm::of(TINY_BYTES), TINY_FLUSHED, what, 150_000, next)
+    };
+    for (what, lsm) in [
+        ("tiny", tiny("tiny", |rng, _| (rng.u32(..), false))),
+        ("tiny, in order", tiny("tiny, in order", |_, at| (at as u32 * 25_000, false))),
+        ("tiny, overwritten", tiny("tiny, overwritten", |rng, _| (rng.u32(..40_000) * 100_000, false))),
+    ] {
+        lsm.assert_bounds(what, (7.0, 20));
+        assert!(lsm.output_max as u64 <= hashes_max, "{what}: {} in a table; {}", lsm.output_max, lsm.told());
+    }
 }
 
 #[test]

@@ -2,12 +2,15 @@
 
 use proptest::prelude::*;
 use sextant_common::ids::{ManifestVersion, TableId};
-use sextant_common::manifest::{Expiring, TableOptions};
+use sextant_common::manifest::{Expiring, HASH_WEIGHT_BYTES, TableOptions};
 
 use super::*;
 use crate::partition::testing::sst;
 
 const T: TableId = TableId(1);
+
+/// Sizes are in these: so the bytes of an SSTable weigh more than its records do.
+const UNIT: u64 = 1 << 20;
 
 /// A table whose SSTables, newest first, hold these memtables; their counters are their places.
 pub(super) fn entry(flushed: u64, ssts: &[Generations]) -> TableManifest {
@@ -39,7 +42,7 @@ fn flushed(times: u64) -> TableManifest {
 /// The same, with these sizes, newest first.
 fn sized(bytes: &[u64]) -> TableManifest {
     let mut entry = flushed(bytes.len() as u64);
-    entry.ssts.edit(|all| all.iter_mut().zip(bytes).for_each(|(sst, bytes)| sst.file_bytes = *bytes));
+    entry.ssts.edit(|all| all.iter_mut().zip(bytes).for_each(|(sst, bytes)| sst.file_bytes = *bytes * UNIT));
     entry
 }
 
@@ -275,7 +278,7 @@ proptest! {
         for (at, bytes) in bytes.iter().enumerate() {
             let generation = at as u64 + 1;
             let generations_of_it = Generations::new(generation, generation);
-            let new = SstMeta { file_bytes: *bytes, generations: generations_of_it, ..sst(generation as u32) };
+            let new = SstMeta { file_bytes: *bytes * UNIT, generations: generations_of_it, ..sst(generation as u32) };
             entry.ssts.insert(0, new);
             if let Some(choice) = choose(&entry, trigger, 0) {
                 let range = generations(&entry, &choice);
@@ -296,20 +299,20 @@ proptest! {
     }
 }
 
-/// With these ranges, newest first, of so many bytes each.
+/// With these ranges, newest first, each of that size.
 fn cut(ssts: &[(&'static str, &'static str, u64)]) -> TableManifest {
     let mut entry = flushed(ssts.len() as u64);
     entry.ssts.edit(|all| {
         for (sst, (start, end, bytes)) in all.iter_mut().zip(ssts) {
-            (sst.range, sst.file_bytes) = (KeyRange::new(*start, *end), *bytes);
+            (sst.range, sst.file_bytes) = (KeyRange::new(*start, *end), *bytes * UNIT);
         }
     });
     entry
 }
 
-/// With a target of 100 bytes: inputs, why, cuts, and whether outputs are cut by size.
+/// With a target of 100: inputs, why, cuts, and whether outputs are cut by size.
 fn due(entry: &TableManifest) -> Vec<(Vec<u32>, Reason, Vec<&str>, bool)> {
-    let limits = Limits { target_bytes: 100, ..limits(3, 0) };
+    let limits = Limits { target_bytes: 100 * UNIT, ..limits(3, 0) };
     let plain = |choice: Choice<'_>| {
         let inputs = choice.inputs.iter().map(|sst| sst.id.counter).collect();
         let at = |cut: &Bytes| {
@@ -348,12 +351,50 @@ fn a_column_with_nothing_below_is_cut_when_it_is_large() {
     assert_eq!(due(&lowest(&[400])), [], "there is nothing to merge it with");
 }
 
+/// The same weights, of records of a byte each.
+fn tiny(mut entry: TableManifest) -> TableManifest {
+    entry.ssts.edit(|all| {
+        for sst in all.iter_mut() {
+            sst.file_bytes /= HASH_WEIGHT_BYTES;
+            sst.records = sst.file_bytes;
+        }
+    });
+    entry
+}
+
+#[test]
+fn tiny_records_weigh_as_much_as_their_hashes_and_no_output_that_is_not_cut_has_too_many() {
+    let lowest = |bytes: &[u64]| cut(&bytes.iter().map(|bytes| ("", "", *bytes)).collect::<Vec<_>>());
+    // Cut as if they had so many bytes.
+    let large = tiny(lowest(&[300, 100]));
+    assert_eq!(due(&large), [(vec![0, 1], Reason::Space, vec![], true)]);
+    let limits = Limits { target_bytes: 100 * UNIT, ..limits(3, 0) };
+    let choice = Tree::new(&large).due(&limits, |_| false).remove(0);
+    assert_eq!((choice.output_bytes, choice.bytes), (100 * UNIT, 400 * UNIT / HASH_WEIGHT_BYTES));
+    // With a prefix each they are two hashes.
+    let mut prefixed = tiny(lowest(&[40, 20, 20]));
+    assert_eq!(due(&prefixed), [(vec![0, 1, 2], Reason::Space, vec![], false)]);
+    prefixed.options.filter_prefix = 4;
+    assert_eq!(due(&prefixed), [(vec![0, 1, 2], Reason::Space, vec![], true)]);
+    // What a tier becomes is one table, however many hashes it has.
+    let newer = lowest(&[40, 40, 40, 40, 400]);
+    assert_eq!(due(&newer), [(vec![0, 1, 2, 3], Reason::Tier, vec![], false)]);
+    assert_eq!(due(&tiny(newer)), [(vec![0, 1, 2], Reason::Tier, vec![], false)]);
+    // And what is pushed down may go into one piece.
+    let bounds = ["", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l", "m", "n", "o", "p", ""];
+    let below = bounds.windows(2).map(|pair| (pair[0], pair[1], 100));
+    let above = |bytes| cut(&[("", "", bytes)].into_iter().chain(below.clone()).collect::<Vec<_>>());
+    assert_eq!(due(&above(399)), []);
+    assert_eq!(due(&tiny(above(199))), []);
+    assert_eq!(due(&tiny(above(200))), [(vec![0], Reason::Push, bounds[1..16].to_vec(), false)]);
+}
+
 #[test]
 fn the_column_with_the_most_bytes_goes_first_and_none_twice() {
     let entry = cut(&[("", "", 400), ("", "h", 90), ("h", "", 150), ("", "h", 90), ("h", "", 100)]);
     let all: Vec<Vec<u32>> = due(&entry).into_iter().map(|(inputs, ..)| inputs).collect();
     assert_eq!(all, [vec![0], vec![2, 4], vec![1, 3]]);
-    let limits = Limits { target_bytes: 100, ..limits(3, 0) };
+    let limits = Limits { target_bytes: 100 * UNIT, ..limits(3, 0) };
     let busy = |sst: &SstMeta| sst.id.counter == 4;
     let tree = Tree::new(&entry);
     assert_eq!(tree.due(&limits, busy).iter().map(|c| c.inputs[0].id.counter).collect::<Vec<_>>(), [0, 1]);
@@ -411,8 +452,8 @@ fn an_sst_that_answers_for_several_ranges_weighs_its_part_in_each() {
     let mut entry = cut(&[("", "h", 120), ("h", "", 100), ("", "h", 100), ("h", "", 100)]);
     entry.ssts.edit(|all| {
         all[1].id = all[0].id;
-        all[1].file_bytes = 120;
+        all[1].file_bytes = 120 * UNIT;
     });
-    let due = Tree::new(&entry).due(&Limits { target_bytes: 100, ..limits(2, 0) }, |_| false);
+    let due = Tree::new(&entry).due(&Limits { target_bytes: 100 * UNIT, ..limits(2, 0) }, |_| false);
     assert!(due.is_empty(), "60 of 120 are not as much as 100: {due:?}");
 }
