@@ -73,7 +73,11 @@ pub(super) async fn run(background: &Background, job: &CompactionJob) -> Result<
                 ids.become_outputs(&outputs);
                 return Ok(outputs);
             }
-            Err(of_outputs) => errors.extend(of_outputs),
+            // All of it was written, and is thrown away: that is a failure, also if others were only busy.
+            Err(of_outputs) => {
+                let failed = |e: Error| Error::new(ErrorKind::Unavailable, e.message);
+                errors.extend(of_outputs.into_iter().map(failed));
+            }
         }
         break;
     }

@@ -45,8 +45,9 @@ struct Outputs {
     /// Of all of them.
     origin: Option<Origin>,
     cuts: std::iter::Peekable<std::vec::IntoIter<Bytes>>,
-    /// What an output is to weigh; 0: it does not matter.
+    /// What an output is to weigh; 0: it does not matter. And what its hashes are, which is more if there are few ids.
     output_bytes: u64,
+    output_hash_weight: u64,
     /// The one that is being written. It has no name yet: where it ends is known when the next one begins.
     open: Option<Open>,
     /// Where the next one begins.
@@ -104,10 +105,10 @@ impl Outputs {
         }
         let of_hashes = weight(0, open.hashes());
         // (For more of them there is no memory: see `Plan::output_hashes`.)
-        if of_hashes >= large(self.output_bytes) {
+        if of_hashes >= large(self.output_hash_weight) {
             return true;
         }
-        let is_large = of_hashes >= self.output_bytes
+        let is_large = of_hashes >= self.output_hash_weight
             || open.bytes() >= self.output_bytes && self.has_ids_to_spare(to_come);
         // (What is left over would be small: it stays with the others.)
         let is_worth_it = || {
@@ -122,7 +123,7 @@ impl Outputs {
     /// another way: then the last output has more of them.)
     fn has_ids_to_spare(&self, to_come: u64) -> bool {
         let of_hashes = weight(0, self.options.hashes_max(to_come));
-        self.ids.len() as u64 > of_hashes / self.output_bytes.max(1) + self.cuts.len() as u64
+        self.ids.len() as u64 > of_hashes / self.output_hash_weight.max(1) + self.cuts.len() as u64
     }
 
     fn begin(&mut self) -> Result<Open> {
@@ -157,6 +158,7 @@ impl Job {
         answer: &mut oneshot::Sender<Result<Vec<SstMeta>>>,
     ) -> Result<Vec<SstMeta>> {
         let range = self.plan.range();
+        let output_hash_weight = self.plan.output_hash_weight();
         let Plan { inputs, outputs, cuts, output_bytes, table, options, drop_tombstones, expired_by, origin } =
             self.plan;
         let keeps_proof = origin.is_some();
@@ -176,6 +178,7 @@ impl Job {
             origin,
             cuts: cuts.into_iter().peekable(),
             output_bytes,
+            output_hash_weight,
             open: None,
             start: range.start.clone(),
             last_key: Vec::new(),

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use sextant_common::expiry::Tick;
 use sextant_common::ids::{SstId, TableId};
 use sextant_common::key_range::KeyRange;
-use sextant_common::manifest::{HASH_WEIGHT_BYTES, Origin, TableOptions, large};
+use sextant_common::manifest::{HASH_WEIGHT_BYTES, Origin, TableOptions, large, weight};
 
 use crate::table::Table;
 
@@ -30,16 +30,22 @@ pub(super) struct Plan {
 impl Plan {
     /// Most hashes that the filter of an output is built of.
     pub(super) fn output_hashes(&self) -> u64 {
-        let hashes: u64 = self.inputs.iter().map(|input| self.hashes_of(input)).sum();
         if self.output_bytes == 0 {
-            return hashes;
+            return self.hashes();
         }
         // (The record with which it becomes large has two at most.)
-        let most = large(self.output_bytes) / HASH_WEIGHT_BYTES + 2;
-        // With too few ids (leaders of older versions go by bytes) the last one has what those before it leave.
-        let before = (self.outputs.len() as u64).saturating_sub(1 + self.cuts.len() as u64);
-        let left = hashes.saturating_sub(before.saturating_mul(self.output_bytes / HASH_WEIGHT_BYTES));
-        hashes.min(most.max(left))
+        self.hashes().min(large(self.output_hash_weight()) / HASH_WEIGHT_BYTES + 2)
+    }
+
+    /// What the hashes of an output weigh when it ends for them. With too few ids for what all of them weigh (leaders of older versions
+    /// go by bytes) they are shared by all outputs.
+    pub(super) fn output_hash_weight(&self) -> u64 {
+        let ids = self.outputs.len().saturating_sub(self.cuts.len()).max(1) as u64;
+        self.output_bytes.max(weight(0, self.hashes()).div_ceil(ids))
+    }
+
+    fn hashes(&self) -> u64 {
+        self.inputs.iter().map(|input| self.hashes_of(input)).sum()
     }
 
     /// How many hashes an input brings.
@@ -91,7 +97,7 @@ mod tests {
         assert_eq!(plan(1_000, 64_000, 20).output_hashes(), 1_000, "no more than there are");
         let bytes = plan(10_000, 64_000, 20).inputs[0].trailer().file_bytes;
         assert!(bytes < 64_000 * 3, "as bytes they would be two: {bytes}");
-        // Ids by bytes: the last of them has what does not go into the others.
-        assert_eq!(plan(10_000, 64_000, 4).output_hashes(), 7_000);
+        // Ids by bytes: they share the hashes.
+        assert_eq!(plan(10_000, 64_000, 4).output_hashes(), 3_752);
     }
 }

@@ -308,6 +308,20 @@ async fn bytes_that_are_no_longer_compressed_leave_the_ids_that_hashes_need() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn with_too_few_ids_all_outputs_share_the_hashes() {
+    const OUTPUT_BYTES: u64 = 6_400;
+    let mut node = Node::start().await;
+    // Ten outputs by their hashes, three by their bytes: as leaders of older versions count.
+    node.ingest(sst_id(1), &sized(0..1_000, 0)).await.unwrap();
+    let request =
+        CompactRequest { output_bytes: OUTPUT_BYTES, ..cut(&[sst_id(1)], 100..105, &KeyRange::all(), &[]) };
+    let outputs = node.compact_into(request).await.unwrap();
+    assert!(KeyRange::all().is_made_of(&ranges(&outputs)));
+    let records: Vec<u64> = outputs.iter().map(|meta| meta.records).collect();
+    assert_eq!(records, [200; 5]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn cuts_that_do_not_rise_or_lie_elsewhere_are_refused() {
     let mut node = Node::start().await;
     node.ingest(sst_id(1), &model(100, 1)).await.unwrap();

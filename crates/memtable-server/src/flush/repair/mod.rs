@@ -355,17 +355,18 @@ fn waited_for(manifest: &Manifest, found: &[Found<'_>], replicas: usize) -> Hash
 }
 
 /// No more copies are asked for than there are servers that can have one: not those that are lost, nor those that lack the table and
-/// could not do what they were asked, lately. (`asking` waits for itself all the same.) And nobody can copy a table that is sound
-/// nowhere, unless somebody is silent who may have it.
+/// could not do what they were asked, lately. (`asking` waits for itself all the same.) But a table that is sound nowhere is waited for
+/// as long as anybody is silent who may have it, however long that is: who is gone for good is taken out of the configuration. If nobody
+/// is silent, nobody can copy it.
 fn waited_for_by(asking: Option<NodeId>, manifest: &Manifest, found: &[Found<'_>], replicas: usize) -> usize {
     let is_silent = |server: &Found<'_>| server.held.is_none() && !server.is_lost;
-    let somebody_is_silent = found.iter().any(is_silent);
+    let somebody_is_away = found.iter().any(|server| server.held.is_none());
     let can_have = |server: &Found<'_>, sst: &SstMeta| match server.held {
         None => is_silent(server),
         Some(held) => !server.is_failing || asking == Some(server.id) || is_sound(held, sst),
     };
     let is_waited_for = |sst: &&SstMeta| match sound_copies(found, sst) {
-        0 => somebody_is_silent,
+        0 => somebody_is_away,
         copies if copies >= replicas => false,
         copies => copies < found.iter().filter(|server| can_have(server, sst)).count(),
     };
@@ -542,10 +543,10 @@ pub(crate) mod tests {
         assert_eq!(waits(&[first, server(2, Some(&[])), full]), [2, 2, 2]);
         // Who is silent has failed because of that.
         assert_eq!(waits(&[first, new, Found { is_failing: true, ..server(3, None) }]), [2, 2, 2]);
-        // What is nowhere else may be on a lost one, for which nobody waits.
+        // What is nowhere else may be on a lost one: for that all wait.
         let (here, lost) = (server(1, Some(&one)), Found { is_lost: true, ..server(3, None) });
-        assert_eq!(waits(&[here, server(2, Some(&one)), lost]), [0, 0, 0]);
-        assert_eq!(waits(&[here, server(2, Some(&[])), lost]), [1, 1, 1]);
+        assert_eq!(waits(&[here, server(2, Some(&one)), lost]), [1, 1, 1]);
+        assert_eq!(waits(&[here, server(2, Some(&[])), lost]), [2, 2, 2]);
         // A server that is to become empty is there until it is.
         assert_eq!(waits(&[first, new, Found { is_draining: true, ..server(3, Some(&one)) }]), [1, 1, 1]);
     }

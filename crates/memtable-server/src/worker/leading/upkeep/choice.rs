@@ -23,7 +23,8 @@
 //! memory.
 //!
 //! All tables that were ever planned as outputs lie, for each key, by their memtables within each other or apart, or reach down to
-//! the first memtable: what a lost manifest is rebuilt from (`recover/plan.rs`).
+//! the first memtable (but for tiers of tiny records that were planned and never took effect, which end at a number of hashes): what a
+//! lost manifest is rebuilt from (`recover/plan.rs`).
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -52,6 +53,8 @@ const PIECE_SHARE: u64 = 4;
 const PUSHED_TARGETS: u64 = 4;
 /// Or when its hashes alone weigh so many times the target: all of them may go into one piece.
 const PUSHED_HASHES_TARGETS: u64 = 2;
+/// More of them are not pushed down at once.
+const PUSHED_HASHES_MAX_TARGETS: u64 = 3;
 
 /// Of a table that rests so much may lie above the oldest tables, in percent of what these have: at most so much is superseded.
 const WASTE_PERCENT: u64 = 10;
@@ -291,11 +294,18 @@ impl<'t> Tree<'t> {
         self.choice(column, 0..inputs.len(), Reason::Tier, reaches_the_oldest, limits)
     }
 
-    /// All SSTables of a column, or as many of the oldest as a compaction takes; pushed down if there are columns below.
+    /// All SSTables of a column, or as many of the oldest as a compaction takes; pushed down if there are columns below. (Then outputs
+    /// are not cut by what they weigh, and what has been waiting for a push may be much.)
     fn all(&self, column: usize, limits: &Limits, reason: Reason) -> Option<Choice<'t>> {
-        let ssts = self.columns.ssts(column).count();
-        let inputs = ssts.saturating_sub(COMPACTION_INPUTS_MAX)..ssts;
+        let ssts: Vec<&SstMeta> = self.columns.ssts(column).collect();
         let is_lowest = self.columns.is_lowest(column);
+        let mut of_hashes = 0u64;
+        let is_taken = |sst: &&&SstMeta| {
+            of_hashes = of_hashes.saturating_add(self.weight_of_hashes(sst));
+            is_lowest || of_hashes <= limits.target_bytes.saturating_mul(PUSHED_HASHES_MAX_TARGETS)
+        };
+        let most = ssts.iter().rev().take_while(is_taken).count().clamp(1, COMPACTION_INPUTS_MAX);
+        let inputs = ssts.len().saturating_sub(most)..ssts.len();
         let mut choice = self.choice(column, inputs, reason, is_lowest, limits)?;
         if !is_lowest {
             choice.cuts = self.columns.cuts(column, FAN_OUT);

@@ -387,6 +387,10 @@ fn tiny_records_weigh_as_much_as_their_hashes_and_no_output_that_is_not_cut_has_
     assert_eq!(due(&above(399)), []);
     assert_eq!(due(&tiny(above(199))), []);
     assert_eq!(due(&tiny(above(200))), [(vec![0], Reason::Push, bounds[1..16].to_vec(), false)]);
+    // Of what has been waiting, the oldest go first.
+    let waiting = [("", "", 150); 4].into_iter().chain(below.clone()).collect::<Vec<_>>();
+    assert_eq!(due(&tiny(cut(&waiting))), [(vec![2, 3], Reason::Push, bounds[1..16].to_vec(), false)]);
+    assert_eq!(due(&cut(&waiting)), [(vec![0, 1, 2, 3], Reason::Push, bounds[1..16].to_vec(), false)]);
 }
 
 #[test]
