@@ -31,6 +31,22 @@ pub enum Order {
     Pipeline,
 }
 
+/// How long commands wait for others at most, where only tests, which wait for conditions, need another time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patience {
+    /// So long after a key was marked others let pass who [repeats](crate::repeats) on it: less than those in a line wait, and far
+    /// longer than a batch takes that nobody comes between.
+    pub let_pass: Duration,
+    /// For a turn to take something, when the time of a command that waits is over: it does not look again.
+    pub last_turn: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self { let_pass: Duration::from_secs(2), last_turn: Duration::from_secs(2) }
+    }
+}
+
 /// Plain data; every field has a default.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -78,6 +94,9 @@ pub struct RespConfig {
     /// Threads that serve connections, each with its own single-threaded runtime: the fastest way to serve small commands.
     /// 0: connections are served on the runtime that started the server.
     pub threads: usize,
+    /// In no file.
+    #[serde(skip)]
+    pub patience: Patience,
 }
 
 impl Default for RespConfig {
@@ -99,6 +118,7 @@ impl Default for RespConfig {
             tcp_keepalive_s: TCP_KEEPALIVE_S_DEFAULT,
             order: Order::Keys,
             threads: 1,
+            patience: Patience::default(),
         }
     }
 }

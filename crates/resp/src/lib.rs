@@ -35,7 +35,7 @@ mod store;
 mod waiters;
 mod who;
 
-pub use config::{Order, RespConfig, TCP_KEEPALIVE_S_DEFAULT};
+pub use config::{Order, Patience, RespConfig, TCP_KEEPALIVE_S_DEFAULT};
 pub use metrics::RespMetrics;
 pub use server::{Common, RespServer};
 pub use store::{

@@ -87,7 +87,7 @@ impl<S: Store> Shared<S> {
             database,
             store: store.database(database),
             companions: Companions::new(server.env.clock.clone()),
-            repeats: Repeats::default(),
+            repeats: Repeats::new(server.config.patience.let_pass),
             hints: hints.of(database),
             server: server.clone(),
         };

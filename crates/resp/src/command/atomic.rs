@@ -51,7 +51,8 @@ pub(super) enum Done {
     Changed,
     /// The keys are not of one partition: nothing took effect.
     Apart,
-    /// There is no room for what the commands read or make: nothing took effect. Some of them may need little.
+    /// There is no room for what the commands read or make, or they would read it too often: nothing took effect. Some of them may need
+    /// little.
     NoRoom(Error),
 }
 
@@ -90,16 +91,22 @@ pub(super) async fn run_within<S: Store>(
         )));
     }
     let until_ns = shared.now_ns() + ATTEMPTS_TIME_MAX.as_nanos() as u64;
+    let too_often =
+        || Error::new(ErrorKind::Retry, "nothing took effect: others change the same records too often");
     let (mut repeating, mut read_again) = (None, 0);
     for attempt in 0..attempts {
         if attempt > 0 {
-            if shared.now_ns() > until_ns || read_again > READ_AGAIN_BYTES_MAX {
+            let reads_too_much = read_again > READ_AGAIN_BYTES_MAX;
+            if reads_too_much && commands.len() > 1 {
+                return Ok(Done::NoRoom(too_often()));
+            }
+            if reads_too_much || shared.now_ns() > until_ns {
                 break;
             }
             pause(attempt, env).await;
         }
         if attempt >= READS_MAX && repeating.is_none() {
-            repeating = Some(shared.repeats.mark(&needed));
+            repeating = Some(shared.repeats.mark(&needed, shared.now_ns()));
         }
         // What changes nothing is read where that is cheapest, unless others come between again and again.
         if let Some(Batch { ops, .. }) = batch.take_if(|batch| batch.writes || attempt >= READS_MAX) {
@@ -147,7 +154,7 @@ pub(super) async fn run_within<S: Store>(
             return Ok(Done::Changed);
         }
     }
-    Err(Error::new(ErrorKind::Retry, "nothing took effect: others change the same records too often"))
+    Err(too_often())
 }
 
 /// Operations of the sequencer, all on one key, as one batch. None: they did not take effect.

@@ -14,7 +14,6 @@ use sextant_common::operation::Lane;
 use sextant_common::{Error, ErrorKind, Result};
 use tokio::sync::oneshot;
 
-use super::atomic::ATTEMPTS_TIME_MAX;
 use super::errors::{WRONG_TYPE, store_error};
 use super::looks::{Found, Looks};
 use super::objects::{self, Object, number, says_zero};
@@ -32,7 +31,7 @@ const KEYS_MAX: usize = 1000;
 const KEYS_BYTES_MAX: usize = 64 * 1024;
 /// How long nothing may come of the looks at once, until it waits.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// Longest wait for a turn to take something; then it looks again. When its own time is over it waits longer, as it does not look again.
+/// Longest wait for a turn to take something; then it looks again. (When its own time is over: [`crate::Patience`].)
 const TURN_WAIT_MAX: Duration = Duration::from_millis(100);
 
 /// A command, and how long it waits; None: for ever.
@@ -211,18 +210,24 @@ impl Waiting {
             let found = tokio::select! {
                 biased;
                 why = &mut released => return why.unwrap_or(Release::Gone).reply(),
-                () = &mut time => return waiting.over(shared, &waiter, &mut standing, looks.blindness(blind)).await,
+                () = &mut time => {
+                    let blindness = looks.blindness(blind);
+                    return waiting.over(shared, &waiter, &mut standing, &mut released, blindness).await;
+                }
                 found = looks.at(&leads, shared.waiters.pause()) => found,
             };
-            // (From here on it is not given up: what was taken has to be told.)
-            let taken = waiting.take_found(shared, &waiter, (&leads, &found), &mut standing, TURN_WAIT_MAX);
+            let until = (&mut released, TURN_WAIT_MAX);
+            let taken = waiting.take_found(shared, &waiter, (&leads, &found), &mut standing, until);
             if let Tried::Done(reply) = taken.await {
                 return reply;
             }
             tokio::select! {
                 biased;
                 why = &mut released => return why.unwrap_or(Release::Gone).reply(),
-                () = &mut time => return waiting.over(shared, &waiter, &mut standing, looks.blindness(blind)).await,
+                () = &mut time => {
+                    let blindness = looks.blindness(blind);
+                    return waiting.over(shared, &waiter, &mut standing, &mut released, blindness).await;
+                }
                 () = rest(shared, &waiter, !leads.is_empty()) => {}
             }
         }
@@ -235,13 +240,15 @@ impl Waiting {
         shared: &Shared<S>,
         waiter: &Waiter<'_>,
         standing: &mut Option<Standing>,
+        released: &mut oneshot::Receiver<Release>,
         blindness: Option<Error>,
     ) -> Reply {
         let leads = waiter.leads();
         let mut last = Looks::new(shared.store.clone());
         let keys = if blindness.is_some() { self.sources() } else { &leads };
         let found = last.at(keys, PATIENCE).await;
-        match self.take_found(shared, waiter, (&leads, &found), standing, ATTEMPTS_TIME_MAX).await {
+        let until = (released, shared.config.patience.last_turn);
+        match self.take_found(shared, waiter, (&leads, &found), standing, until).await {
             Tried::Done(reply) => return reply,
             // (There was something.)
             Tried::Failed(why) => return store_error(&why),
@@ -253,14 +260,15 @@ impl Waiting {
         }
     }
 
-    /// Of the keys that it is first for, what a look has found. `patience`: until it has turns.
+    /// Of the keys that it is first for, what a look has found. `patience`: until it has turns. Whoever is released until then takes
+    /// nothing; from then on it is not given up: what was taken has to be told.
     async fn take_found<S: Store>(
         &self,
         shared: &Shared<S>,
         waiter: &Waiter<'_>,
         (leads, found): (&[Bytes], &Found),
         standing: &mut Option<Standing>,
-        mut patience: Duration,
+        (released, mut patience): (&mut oneshot::Receiver<Release>, Duration),
     ) -> Tried {
         let is_there = |key: &&Bytes| found.get(*key) == Some(&self.kind());
         let there: Vec<Bytes> = leads.iter().filter(is_there).cloned().collect();
@@ -274,7 +282,12 @@ impl Waiting {
         for keys in together(shared, there) {
             let _others_pass = waiter.tries(&keys);
             let owner = keys.first().map_or(0, |key| shared.store.owner(key));
-            let Some(_turn) = shared.waiters.turn(owner, patience).await else {
+            let turn = tokio::select! {
+                biased;
+                why = &mut *released => return Tried::Done(why.unwrap_or(Release::Gone).reply()),
+                turn = shared.waiters.turn(owner, patience) => turn,
+            };
+            let Some(_turn) = turn else {
                 (failure, patience) = (Some(no_turn()), Duration::ZERO);
                 continue;
             };

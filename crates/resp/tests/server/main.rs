@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use prometheus_client::registry::Registry;
 use sextant_environment::Env;
-use sextant_resp::{RespConfig, RespMetrics, RespServer, Store};
+use sextant_resp::{Patience, RespConfig, RespMetrics, RespServer, Store};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 

@@ -90,6 +90,8 @@ struct Told {
     removals: watch::Sender<usize>,
     /// An object that is written whenever a range of elements is read.
     disturbed: RwLock<Option<Bytes>>,
+    /// Most elements that a page has.
+    page_max: AtomicU64,
 }
 
 /// Where its time begins, in milliseconds since 1970.
@@ -116,6 +118,8 @@ impl MemoryStore {
                 holds_removals: watch::Sender::new(None),
                 removals: watch::Sender::new(0),
                 disturbed: RwLock::default(),
+                // Short ones, so that there are several.
+                page_max: 7.into(),
                 lost: RwLock::default(),
                 has_lost: AtomicBool::new(false),
                 steps: Semaphore::new(Semaphore::MAX_PERMITS),
@@ -170,12 +174,12 @@ impl MemoryStore {
 /// For tests; the measurement of the front end alone has no use for it.
 #[allow(dead_code, reason = "the measurement of the front end alone has no use for it")]
 impl MemoryStore {
-    /// Lets batches wait, or go on.
     /// Values that are longer together are not read at once.
     pub fn reads_at_most(&self, bytes: u64) {
         self.told.read_bytes_max.store(bytes, Ordering::Relaxed);
     }
 
+    /// Lets batches wait, or go on.
     pub fn hold_writes(&self, held: bool) {
         self.told.holds_writes.send_replace(held);
     }
@@ -244,6 +248,11 @@ impl MemoryStore {
     /// From now on this object is written whenever a range of elements is read.
     pub fn disturb(&self, key: &'static str) {
         *self.told.disturbed.write() = Some(Bytes::from_static(key.as_bytes()));
+    }
+
+    /// From now on pages have up to so many elements.
+    pub fn give_pages_of(&self, elements: u64) {
+        self.told.page_max.store(elements, Ordering::Relaxed);
     }
 
     /// Until so many commands have begun to wait for others on their key.
@@ -438,24 +447,25 @@ impl Store for MemoryStore {
 
     async fn element_page(&self, range: ElementRange) -> Result<ElementPage> {
         self.told.range_reads.fetch_add(1, Ordering::SeqCst);
-        // Short ones, so that there are several.
-        const PAGE: u64 = 7;
+        let page_max = self.told.page_max.load(Ordering::Relaxed);
         const PAGE_BYTES: usize = 1024 * 1024;
         let ElementRange { start, end, reverse, limit } = range;
         let elements = self.data().elements.read();
         let all = elements.range(start..end).map(|(key, record)| (key.clone(), record.value.clone()));
-        let most = limit.min(PAGE) as usize;
+        let most = limit.min(page_max) as usize;
         let mut in_order: Box<dyn Iterator<Item = _>> =
             if reverse { Box::new(all.rev()) } else { Box::new(all) };
-        let (mut page, mut bytes) = (Vec::new(), 0);
+        let (mut page, mut bytes, mut is_full) = (Vec::new(), 0, false);
         while page.len() < most
-            && bytes < PAGE_BYTES
-            && let Some(element) = in_order.next()
+            && !is_full
+            && let Some((key, value)) = in_order.next()
         {
-            bytes += element.1.len();
-            page.push(element);
+            bytes += key.len() + value.len();
+            // (Before its bound, with one at least.)
+            is_full = bytes > PAGE_BYTES && !page.is_empty();
+            page.extend((!is_full).then_some((key, value)));
         }
-        let has_more = page.len() == most || bytes >= PAGE_BYTES;
+        let has_more = page.len() == most || is_full;
         self.write_disturbed();
         Ok(ElementPage { has_more, elements: page, took_several: false })
     }

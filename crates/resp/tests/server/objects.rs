@@ -456,6 +456,64 @@ async fn an_object_that_is_too_long_to_be_read_at_once_is_told_page_by_page_and_
 }
 
 #[tokio::test]
+async fn a_page_of_an_object_is_read_as_one_page_of_the_store_while_others_write_it() {
+    let store = MemoryStore::new(false);
+    let server = start(store.clone(), config()).await;
+    let mut client = Raw::connect(server.local_addr()).await;
+    let fields: String = (100..300).map(|at| format!(" {at} x")).collect();
+    client.ask(format!("HSET many{fields}\r\n").as_bytes(), b":200\r\n").await;
+    let value = "v".repeat(300 * 1024);
+    for at in 0..5 {
+        let set = format!("*4\r\n$4\r\nHSET\r\n$4\r\nlong\r\n$1\r\n{at}\r\n${}\r\n{value}\r\n", value.len());
+        client.ask(set.as_bytes(), b":1\r\n").await;
+    }
+    for (key, elements) in [("many", 7), ("long", 3)] {
+        store.disturb(key);
+        let before = store.range_reads();
+        client.send(format!("HSCAN {key} 0 COUNT 100\r\n").as_bytes()).await;
+        client.expect(b"*2\r\n$").await;
+        client.expect_up_to(b"\r\n").await;
+        client.expect_up_to(b"\r\n").await;
+        client.expect(format!("*{}\r\n", 2 * elements).as_bytes()).await;
+        for _ in 0..4 * elements {
+            client.expect_up_to(b"\r\n").await;
+        }
+        assert_eq!(store.range_reads() - before, 1, "{key}");
+    }
+}
+
+#[tokio::test]
+async fn ranks_are_counted_in_few_pages() {
+    let store = MemoryStore::new(false);
+    let server = start(store.clone(), config()).await;
+    store.give_pages_of(10_000);
+    let mut client = Raw::connect(server.local_addr()).await;
+    let members: String = (0..5000).map(|at| format!(" {at} m{at:04}")).collect();
+    client.ask(format!("ZADD z{members}\r\n").as_bytes(), b":5000\r\n").await;
+    let before = store.range_reads();
+    client.ask(b"ZRANK z m2000\r\n", b":2000\r\n").await;
+    assert_eq!(
+        store.range_reads() - before,
+        5,
+        "128 and 1,024 on either side, and what is left on the nearer one"
+    );
+}
+
+#[tokio::test]
+async fn ranks_in_a_transaction_look_at_what_it_has_changed_as_far_as_they_count() {
+    const MEMBERS: usize = 6000;
+    const RANKS: usize = 1200;
+    let (_server, mut client) = connected().await;
+    let members: String = (0..MEMBERS).map(|at| format!(" {at} m{at:04}")).collect();
+    let rank = format!("ZRANK z m{}\r\n", MEMBERS / 2).repeat(RANKS);
+    client.send(format!("MULTI\r\nZADD z{members}\r\n{rank}EXEC\r\n").as_bytes()).await;
+    client.expect(b"+OK\r\n").await;
+    client.expect("+QUEUED\r\n".repeat(1 + RANKS).as_bytes()).await;
+    client.expect(format!("*{}\r\n:{MEMBERS}\r\n", 1 + RANKS).as_bytes()).await;
+    client.expect(format!(":{}\r\n", MEMBERS / 2).repeat(RANKS).as_bytes()).await;
+}
+
+#[tokio::test]
 async fn pages_of_an_object_have_what_a_transaction_has_changed() {
     let (_server, mut client) = connected().await;
     let fields: String = (10..30).map(|at| format!(" {at} x")).collect();
@@ -501,26 +559,50 @@ async fn ranks_are_counted_from_the_nearer_end() {
 }
 
 #[tokio::test]
-async fn one_of_some_thousand_members_is_chosen_out_of_a_thousand() {
+async fn one_of_many_elements_is_chosen_out_of_a_thousand_and_of_some_thousand_members_out_of_all() {
     let store = MemoryStore::new(false);
     let server = start(store.clone(), config()).await;
     let mut client = Raw::connect(server.local_addr()).await;
     let members: String = (0..3000).map(|at| format!(" m{at:04}")).collect();
     client.ask(format!("SADD s{members}\r\n").as_bytes(), b":3000\r\n").await;
-    for command in ["SRANDMEMBER s", "SPOP s"] {
+    let members: String = (0..10_001).map(|at| format!(" n{at:04}")).collect();
+    client.ask(format!("SADD many{members}\r\n").as_bytes(), b":10001\r\n").await;
+    let fields: String = (0..3000).map(|at| format!(" f{at:04} v")).collect();
+    client.ask(format!("HSET h{fields}\r\n").as_bytes(), b":3000\r\n").await;
+    let scored: String = (0..3000).map(|at| format!(" {at} z{at:04}")).collect();
+    client.ask(format!("ZADD z{scored}\r\n").as_bytes(), b":3000\r\n").await;
+    // (The first and the last one, and a part that may begin again at the start.)
+    let part = ..=1000u64.div_ceil(7) + 2 + 2;
+    let all = ..=3000u64.div_ceil(7) + 1;
+    for (command, last, pages) in [
+        ("SRANDMEMBER many", 1, part),
+        ("SPOP many", 1, part),
+        ("HRANDFIELD h 1 WITHVALUES", 2, part),
+        ("SRANDMEMBER s", 1, all),
+        ("SPOP s", 1, all),
+        ("HRANDFIELD h", 1, all),
+        ("ZRANDMEMBER z", 1, all),
+    ] {
         let before = store.range_reads();
-        client.ask(format!("{command}\r\n").as_bytes(), b"$5\r\nm").await;
-        client.expect_up_to(b"\r\n").await;
-        // (The first and the last one, and a part that may begin again at the start.)
-        let pages = 1000u64.div_ceil(7) + 2 + 2;
-        assert!(store.range_reads() - before <= pages, "{command}, in pages of 7");
+        client.send(format!("{command}\r\n").as_bytes()).await;
+        client.expect_up_to(b"$5\r\n").await;
+        for _ in 0..last {
+            client.expect_up_to(b"\r\n").await;
+        }
+        let read = store.range_reads() - before;
+        assert!(
+            pages.contains(&read) && (pages == part || read > 3000 / 7),
+            "{command}, in pages of 7: {read}"
+        );
+        client.send(b"ECHO end\r\n").await;
+        client.expect_up_to(b"$3\r\nend\r\n").await;
     }
-    // Those that go together read all members, once.
+    // Those that go together read them once.
     let before = store.range_reads();
     client.send(format!("{}ECHO end\r\n", "SPOP s\r\n".repeat(20)).as_bytes()).await;
     client.expect_up_to(b"$3\r\nend\r\n").await;
     // (The first one may have been under way alone; and with those that were removed it is read a little further.)
-    let pages = 1000u64.div_ceil(7) + 4 + 2 * (3000u64.div_ceil(7) + 1);
+    let pages = 3 * (3000u64.div_ceil(7) + 1);
     assert!(store.range_reads() - before <= pages, "in pages of 7");
     client.ask(b"SCARD s\r\n", b":2979\r\n").await;
 }

@@ -1,5 +1,7 @@
 //! Commands that wait until there is something to take.
 
+use futures::FutureExt;
+
 use super::memory::MemoryStore;
 use super::*;
 
@@ -7,25 +9,43 @@ const BLPOP: &[u8] = b"BLPOP k l 0\r\n";
 const STOPS: &[u8] =
     b"-UNBLOCKED force unblock from blocking operation, the server stops: ask another one\r\n";
 
-/// Until so many commands wait at this server.
-async fn until_waiting(server: &RespServer, count: usize) {
+/// Whether so many commands wait at this server.
+async fn are_waiting(server: &RespServer, count: usize) -> bool {
     let mut client = Raw::connect(server.local_addr()).await;
-    let line = format!("blocked_clients:{count}\r\n");
-    let waits = async {
-        loop {
-            client.send(b"INFO clients\r\nECHO end\r\n").await;
-            let mut said = String::new();
-            while !said.ends_with("$3\r\nend\r\n") {
-                let mut byte = [0];
-                client.0.read_exact(&mut byte).await.expect("an answer");
-                said.push(char::from(byte[0]));
-            }
-            if said.contains(&line) {
-                return;
-            }
-        }
-    };
+    client.send(b"INFO clients\r\nECHO end\r\n").await;
+    let said = String::from_utf8(client.until(b"$3\r\nend\r\n").await).unwrap();
+    said.contains(&format!("blocked_clients:{count}\r\n"))
+}
+
+/// Until they do.
+async fn until_waiting(server: &RespServer, count: usize) {
+    let waits = async { while !are_waiting(server, count).await {} };
     tokio::time::timeout(DEADLINE, waits).await.expect("they wait");
+}
+
+/// One whose time is over while it waits for its turn to take `a` of a list, beside so many that wait; its id, and its list.
+async fn one_whose_time_is_over(server: &RespServer, others: usize) -> (Raw, u64, String) {
+    let mut pusher = Raw::connect(server.local_addr()).await;
+    // (The next one waits longer, if this machine was slower than the first.)
+    for (round, ms) in (0..).zip((0..).map(|doubled| 300 << doubled)) {
+        let mut late = Raw::connect(server.local_addr()).await;
+        late.send(b"CLIENT ID\r\n").await;
+        let id = String::from_utf8(late.until(b"\r\n").await).unwrap();
+        let id = id.trim_end().trim_start_matches(':').parse().unwrap();
+        let list = format!("apart1-late{round}");
+        late.send(format!("BLPOP {list} {}\r\n", f64::from(ms) / 1000.0).as_bytes()).await;
+        let answered = async |late: &Raw| late.0.peek(&mut [0]).now_or_never().is_some();
+        while !are_waiting(server, others + 1).await && !answered(&late).await {}
+        if !answered(&late).await {
+            pusher.ask(format!("RPUSH {list} a\r\n").as_bytes(), b":1\r\n").await;
+            let_pass(server, &(f64::from(2 * ms) / 1000.0).to_string()).await;
+        }
+        if !answered(&late).await {
+            return (late, id, list);
+        }
+        late.expect(b"*-1\r\n").await;
+    }
+    unreachable!("a round that is long enough")
 }
 
 async fn waiting(server: &RespServer, command: &[u8], count: usize) -> Raw {
@@ -318,10 +338,37 @@ async fn while_one_takes_something_of_one_key_the_next_takes_of_another() {
 }
 
 #[tokio::test]
+async fn who_is_released_while_it_waits_for_its_turn_takes_nothing() {
+    const TURNS: usize = 16;
+    let store = MemoryStore::new(true);
+    let patience = Patience { last_turn: DEADLINE, ..Patience::default() };
+    let server = start(store.clone(), RespConfig { patience, ..config() }).await;
+    let mut all = Vec::new();
+    for at in 0..TURNS {
+        all.push(waiting(&server, format!("BLPOP apart1-{at} 0\r\n").as_bytes(), at + 1).await);
+    }
+    store.hold_removals(Some("apart1"));
+    let mut pusher = Raw::connect(server.local_addr()).await;
+    for at in 0..TURNS {
+        pusher.ask(format!("RPUSH apart1-{at} a\r\n").as_bytes(), b":1\r\n").await;
+    }
+    store.until_removals_wait(TURNS).await;
+    let (mut late, id, list) = one_whose_time_is_over(&server, TURNS).await;
+    pusher.ask(format!("CLIENT UNBLOCK {id} ERROR\r\n").as_bytes(), b":1\r\n").await;
+    late.expect(b"-UNBLOCKED client unblocked via CLIENT UNBLOCK\r\n").await;
+    store.hold_removals(None);
+    for (at, client) in all.iter_mut().enumerate() {
+        client.expect(&of(&format!("apart1-{at}"), "a")).await;
+    }
+    pusher.ask(format!("LLEN {list}\r\n").as_bytes(), b":1\r\n").await;
+}
+
+#[tokio::test]
 async fn those_that_take_of_an_owner_that_does_not_answer_keep_nobody_from_taking_of_another() {
     const MANY: usize = 64;
     let store = MemoryStore::new(true);
-    let server = start(store.clone(), config()).await;
+    let patience = Patience { last_turn: DEADLINE, ..Patience::default() };
+    let server = start(store.clone(), RespConfig { patience, ..config() }).await;
     let mut all = Vec::new();
     for at in 0..MANY {
         all.push(waiting(&server, format!("BLPOP apart1-{at} 0\r\n").as_bytes(), at + 1).await);
@@ -337,11 +384,9 @@ async fn those_that_take_of_an_owner_that_does_not_answer_keep_nobody_from_takin
     pusher.ask(b"RPUSH k b\r\n", b":1\r\n").await;
     other.expect(&of("k", "b")).await;
     // Whose time is over while it waits for its turn is told what there was.
-    let mut late = waiting(&server, b"BLPOP apart1-late 0.3\r\n", MANY + 1).await;
-    pusher.ask(b"RPUSH apart1-late a\r\n", b":1\r\n").await;
-    let_pass(&server, "0.6").await;
+    let (mut late, _, list) = one_whose_time_is_over(&server, MANY).await;
     store.hold_removals(None);
-    late.expect(&of("apart1-late", "a")).await;
+    late.expect(&of(&list, "a")).await;
     for (at, client) in all.iter_mut().enumerate() {
         client.expect(&of(&format!("apart1-{at}"), "a")).await;
     }

@@ -59,6 +59,20 @@ impl<'s, S: Store> Draft<'s, S> {
         self.elements_kept(key, header, tag, names, true).await
     }
 
+    /// Elements that may be long: never all of them in one answer of the leader, which has a bound.
+    pub async fn elements_apart<N: AsRef<[u8]>>(
+        &mut self,
+        key: &[u8],
+        header: &Header,
+        tag: Tag,
+        names: &[N],
+    ) -> Carried<Vec<Option<Bytes>>> {
+        let of_leader = std::mem::take(&mut self.of_leader);
+        let values = self.elements(key, header, tag, names).await;
+        self.of_leader = of_leader;
+        values
+    }
+
     /// Elements that the command does not ask for again: others may.
     pub async fn elements_once<N: AsRef<[u8]>>(
         &mut self,

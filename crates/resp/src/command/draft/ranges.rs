@@ -16,9 +16,9 @@ const PASSED_OVER: usize = 16;
 /// Elements that are asked for at once.
 const PAGE_ELEMENTS: u64 = 10_000;
 
-/// So many are counted first on either side of a place, then more and more; and not much more than so many bytes at once.
+/// So many are counted first on either side of a place, then so many times more, up to a page.
 const COUNTED_FIRST: u64 = 128;
-const COUNTED_BYTES: usize = 1024 * 1024;
+const COUNTED_MORE: u64 = 8;
 
 /// Ranges that are remembered, if several commands go together; and how many more of their elements are read when one of them is asked
 /// for again.
@@ -136,9 +136,10 @@ impl<S: Store> Draft<'_, S> {
         self.range_read(header, range, Kept::Names).await
     }
 
-    /// The first elements of a range from its start on, up to its limit, and up to so many bytes if there are several.
-    pub async fn page(&mut self, header: &Header, range: ElementRange, bytes_max: usize) -> Carried<Page> {
-        self.page_read(header, range, Kept::All, bytes_max).await
+    /// The first elements of a range from its start on, up to its limit; so many bytes of them are enough. (Pages of the store are
+    /// bounded: what it takes several for is not so at one moment.)
+    pub async fn page(&mut self, header: &Header, range: ElementRange, enough_bytes: usize) -> Carried<Page> {
+        self.page_read(header, range, Kept::All, enough_bytes).await
     }
 
     /// Of two ranges before and behind a place, the one that has fewer elements, and how many. Both are read in turns, until one ends.
@@ -148,14 +149,14 @@ impl<S: Store> Draft<'_, S> {
         loop {
             for (at, nearer) in [Nearer::Before, Nearer::Behind].into_iter().enumerate() {
                 let range = ElementRange { limit, ..left[at].clone() };
-                let page = self.page_read(header, range, Kept::Nothing, COUNTED_BYTES).await?;
+                let page = self.page_read(header, range, Kept::Nothing, 1).await?;
                 counts[at] += page.elements.len() as u64;
                 match page.rest {
                     Some(rest) => left[at] = rest,
                     None => return Ok(nearer(counts[at])),
                 }
             }
-            limit = (2 * limit).min(PAGE_ELEMENTS);
+            limit = (COUNTED_MORE * limit).min(PAGE_ELEMENTS);
         }
     }
 
@@ -164,27 +165,30 @@ impl<S: Store> Draft<'_, S> {
         header: &Header,
         range: ElementRange,
         kept: Kept,
-        bytes_max: usize,
+        enough_bytes: usize,
     ) -> Carried<Page> {
         if range.start >= range.end || range.limit == 0 {
             return Ok(Page::default());
         }
         let stored = match self.fresh.contains(&header.version) {
             true => Stored { is_whole: true, ..Stored::default() },
-            false => self.stored(header, range.clone(), kept, bytes_max).await?,
+            false => self.stored(header, range.clone(), kept, enough_bytes).await?,
         };
         let last = stored.elements.last().map(|(key, _)| after(key)).filter(|_| !stored.is_whole);
         let mut goes_on = last;
         let until = goes_on.as_ref().unwrap_or(&range.end);
-        let changed: Vec<_> = self.elements.range::<Bytes, _>(&range.start..until).collect();
-        let mut elements = stored.elements;
-        if !changed.is_empty() {
-            let passed_over = changed.len() / PASSED_OVER;
-            let changed = changed.into_iter().map(|(key, value)| (key.clone(), value.clone()));
-            elements = merged(elements, changed, usize::MAX, |a, b| a.cmp(b));
-            self.look(elements.len() + passed_over)?;
-        }
         let most = usize::try_from(range.limit).unwrap_or(usize::MAX);
+        // (No further than what says that there are more.)
+        let mut walked = 0;
+        let changed = self.elements.range::<Bytes, _>(&range.start..until).inspect(|_| walked += 1);
+        let changed = changed.map(|(key, value)| (key.clone(), value.clone()));
+        let mut elements = merged(stored.elements, changed, most.saturating_add(1), |a, b| a.cmp(b));
+        if walked > 0 {
+            self.look(elements.len() + walked / PASSED_OVER)?;
+            if elements.len().max(walked / PASSED_OVER) > TURN_ELEMENTS {
+                tokio::task::yield_now().await;
+            }
+        }
         if elements.len() > most {
             elements.truncate(most);
             goes_on = elements.last().map(|(key, _)| after(key));
@@ -234,13 +238,13 @@ impl<S: Store> Draft<'_, S> {
         Ok(found)
     }
 
-    /// The first stored elements of a range; no more once they have so many bytes.
+    /// The first stored elements of a range; so many bytes of them are enough.
     async fn stored(
         &mut self,
         header: &Header,
         wanted: ElementRange,
         kept: Kept,
-        bytes_max: usize,
+        enough_bytes: usize,
     ) -> Carried<Stored> {
         let most = usize::try_from(wanted.limit).unwrap_or(usize::MAX);
         let before = self.fetched.iter().position(|fetched| fetched.is_of(&wanted));
@@ -264,7 +268,7 @@ impl<S: Store> Draft<'_, S> {
         let mut found: Vec<(Bytes, Bytes)> = Vec::new();
         let (mut last_page_bytes, mut read_bytes, mut is_whole) = (0, 0, false);
         let (mut from, mut to) = (wanted.start.clone(), wanted.end.clone());
-        while left > 0 && !is_whole && read_bytes < bytes_max {
+        while left > 0 && !is_whole && read_bytes < enough_bytes {
             let page = ElementRange {
                 start: from.clone(),
                 end: to.clone(),

@@ -324,7 +324,7 @@ pub(super) async fn read_ahead<S: Store>(
     let left = left.min(header.count);
     let right = right.min(header.count - left);
     let names: Vec<_> = (first..first + left).chain(last - right..last).map(u64::to_be_bytes).collect();
-    draft.elements(key, &header, Tag::Position, &names).await.map(drop)
+    draft.elements_apart(key, &header, Tag::Position, &names).await.map(drop)
 }
 
 pub(super) async fn pop<S: Store>(

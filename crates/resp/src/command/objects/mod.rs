@@ -185,9 +185,8 @@ impl Object {
         if self.asked.is_some() {
             return self.run_and_note(shared, lane).await;
         }
-        if !lets_pass(&self, shared)
-            && let Some(reply) = quick::run(&self, shared, lane).await?
-        {
+        let_pass(std::slice::from_ref(&self), shared).await?;
+        if let Some(reply) = quick::run(&self, shared, lane).await? {
             return Ok(reply);
         }
         if !self.writes || self.keys.len() > 1 {
@@ -195,7 +194,7 @@ impl Object {
         }
         match shared.companions.enter(self, |key| shared.store.stand_in_line(key))? {
             Entered::First(_lead, object) => {
-                shared.repeats.let_pass(&object.keys[0]).await;
+                shared.repeats.let_pass(&object.keys[0], shared.now_ns()).await;
                 alone(Queued::Ask(Request::Object(object)), shared, lane).await
             }
             Entered::Behind(told) => behind(told, shared, lane).await,
@@ -203,9 +202,21 @@ impl Object {
     }
 }
 
-/// Whether it stands in the line of its key, though it has a quick way: others [repeat](crate::repeats) because of those.
-fn lets_pass<S: Store>(object: &Object, shared: &Shared<S>) -> bool {
-    object.writes && object.keys.len() == 1 && shared.repeats.is_marked(&object.keys[0])
+/// Before they go their quick way they let those pass that [repeat](crate::repeats) because of others who did. (They do not stand in the
+/// line of their key: who leads there may be one of those that repeat for long.)
+async fn let_pass<S: Store>(objects: &[Box<Object>], shared: &Shared<S>) -> Result<()> {
+    let Some(object) = objects.first().filter(|o| matches!(o.row(), Some(Row::Quick(_)))) else {
+        return Ok(());
+    };
+    let (key, now_ns) = (&object.keys[0], shared.now_ns());
+    if !shared.repeats.is_marked(key, now_ns) {
+        return Ok(());
+    }
+    // (Whoever waits holds a turn, as those in a line do.)
+    let places: Result<Vec<_>> = objects.iter().map(|_| shared.store.stand_in_line(key)).collect();
+    let _places = places?;
+    shared.repeats.let_pass(key, now_ns).await;
+    Ok(())
 }
 
 /// What became of a row.
@@ -223,8 +234,11 @@ pub(crate) type Objects = Vec<Box<Object>>;
 /// Several that have a [`Row`], all on one key, in this order.
 pub(super) async fn run_row<S: Store>(objects: Objects, shared: &Shared<S>, lane: Lane) -> RowDone {
     let rows = || objects.iter().map(|object| object.row());
-    if rows().any(|row| row == Some(Row::InLine)) || lets_pass(&objects[0], shared) {
+    if rows().any(|row| row == Some(Row::InLine)) {
         return in_line(objects, shared, lane).await;
+    }
+    if let Err(e) = let_pass(&objects, shared).await {
+        return RowDone::Replies(objects.iter().map(|_| store_error(&e)).collect());
     }
     if !rows().all(|row| row == objects[0].row()) {
         return mixed(objects, shared, lane).await;
@@ -259,7 +273,7 @@ async fn in_line<S: Store>(objects: Objects, shared: &Shared<S>, lane: Lane) -> 
         EnteredRow::Behind(waiting) => return RowDone::InLine(waiting),
     };
     if let Some(object) = objects.first() {
-        shared.repeats.let_pass(&object.keys[0]).await;
+        shared.repeats.let_pass(&object.keys[0], shared.now_ns()).await;
     }
     let commands: Vec<Queued> =
         objects.into_iter().map(|object| Queued::Ask(Request::Object(object))).collect();
@@ -279,7 +293,7 @@ pub(super) async fn behind<S: Store>(told: Receiver<Turn>, shared: &Shared<S>, l
     match told.await {
         Ok(Turn::Done(reply)) => reply,
         Ok(Turn::Lead(_lead, object, others)) => {
-            shared.repeats.let_pass(&object.keys[0]).await;
+            shared.repeats.let_pass(&object.keys[0], shared.now_ns()).await;
             together(object, others, shared, lane).await
         }
         Err(_) => Err(Error::new(ErrorKind::OutcomeUnknown, "the server stops")),

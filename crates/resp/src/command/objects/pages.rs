@@ -17,8 +17,8 @@ use crate::store::{ElementRange, Position, Store};
 
 /// An object with no more elements comes in one page, whatever is asked for, as in Redis: if they are short.
 const SMALL: u64 = 128;
-/// A page ends after so many bytes, with one element at least: whatever an object has can be told page by page.
-const PAGE_BYTES: usize = 1024 * 1024;
+/// More are not short: half a page of the store, which ends before 1 MiB. (It may end sooner, because of elements that are deleted.)
+const SHORT_BYTES: usize = 512 * 1024;
 
 #[derive(Debug)]
 pub(super) struct Page {
@@ -51,9 +51,11 @@ impl Page {
         // (Of another object that has taken its place, all is new.)
         let is_of_it = start <= self.position.from && self.position.from < end;
         let start = if is_of_it { self.position.from.clone() } else { start };
-        let limit = if header.count <= SMALL { SMALL } else { self.count };
+        // (Otherwise one page of the store, whatever it has: that is so at one moment.)
+        let (limit, enough_bytes) =
+            if header.count <= SMALL { (SMALL, SHORT_BYTES) } else { (self.count, 1) };
         let range = ElementRange { start, end, reverse: false, limit };
-        let page = draft.page(&header, range, PAGE_BYTES).await?;
+        let page = draft.page(&header, range, enough_bytes).await?;
         let next =
             page.rest.map_or(0, |rest| self.cursors.give(Position { part: 0, from: rest.start }, &self.env));
         let (mut elements, mut steps) = (Vec::new(), 0);

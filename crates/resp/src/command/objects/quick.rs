@@ -1,6 +1,6 @@
 //! The quick way of commands that put, remove or add to elements by their names: one batch, whose header is counted by the sequencer.
 //! So what many clients write to one object does not make any of them repeat, unless the object goes, or comes, meanwhile. Whatever
-//! depends on the header is made to repeat by them: so this way is closed while somebody [repeats often](crate::repeats).
+//! depends on the header is made to repeat by them: so whoever goes this way lets those pass first that [repeat often](crate::repeats).
 
 use std::collections::HashMap;
 

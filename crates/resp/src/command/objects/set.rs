@@ -44,9 +44,9 @@ const KIND: Kind = Kind::Set;
 /// (Their values are empty.)
 const MEMBERS: Drawn = Drawn { tag: Tag::Member, with_values: true };
 /// Of an object with more elements, a few are chosen out of a part of it.
-const SAMPLED_MAX: u64 = 2 * PART;
-/// The same of members that are read once for several commands that go together.
-const SAMPLED_TOGETHER_MAX: u64 = 10 * PART;
+const SAMPLED_MAX: u64 = 10 * PART;
+/// The same of fields with their values, which may be long.
+const SAMPLED_WITH_VALUES_MAX: u64 = 2 * PART;
 /// The least such part.
 const PART: u64 = 1000;
 /// Most elements that are chosen at once.
@@ -303,8 +303,8 @@ pub(super) async fn sample<S: Store>(
     if wanted == 0 {
         return Ok(vec![]);
     }
-    let sampled_max = match drawn.tag {
-        Tag::Member if draft.remembers() => SAMPLED_TOGETHER_MAX,
+    let sampled_max = match drawn {
+        Drawn { tag: Tag::Field, with_values: true } => SAMPLED_WITH_VALUES_MAX,
         _ => SAMPLED_MAX,
     };
     let is_large = header.count > sampled_max && wanted < header.count;
