@@ -28,12 +28,12 @@ use crate::store::InLine;
 /// Most commands that go together, and bytes of their arguments.
 const TOGETHER_MAX: usize = 512;
 const TOGETHER_BYTES_MAX: usize = 1024 * 1024;
-/// Whoever has waited longer when the next ones go is refused: those before it have met nobody who answers.
-pub(crate) const WAIT_MAX: Duration = Duration::from_secs(5);
 
 pub(crate) struct Companions {
     lines: Lines,
     clock: Arc<dyn Clock>,
+    /// Whoever has waited longer when the next ones go is refused.
+    wait_max: Duration,
 }
 
 type Lines = Arc<Mutex<HashMap<Bytes, VecDeque<Companion>>>>;
@@ -68,6 +68,7 @@ pub(crate) struct Lead {
     lines: Option<Lines>,
     key: Bytes,
     clock: Arc<dyn Clock>,
+    wait_max: Duration,
 }
 
 impl std::fmt::Debug for Lead {
@@ -96,8 +97,12 @@ impl Companion {
 }
 
 impl Companions {
-    pub fn new(clock: Arc<dyn Clock>) -> Self {
-        Self { lines: Lines::default(), clock }
+    pub fn new(clock: Arc<dyn Clock>, wait_max: Duration) -> Self {
+        Self { lines: Lines::default(), clock, wait_max }
+    }
+
+    fn lead(&self, key: Bytes) -> Lead {
+        Lead { lines: Some(self.lines.clone()), key, clock: self.clock.clone(), wait_max: self.wait_max }
     }
 
     /// `place`: of one who waits. Err: there is none.
@@ -117,8 +122,7 @@ impl Companions {
             return Ok(Entered::Behind(told));
         }
         lines.insert(key.clone(), VecDeque::new());
-        let lead = Lead { lines: Some(self.lines.clone()), key, clock: self.clock.clone() };
-        Ok(Entered::First(lead, object))
+        Ok(Entered::First(self.lead(key), object))
     }
 }
 
@@ -137,8 +141,7 @@ impl Companions {
         let mut lines = self.lines.lock();
         let Some(line) = lines.get_mut(&key) else {
             lines.insert(key.clone(), VecDeque::new());
-            let lead = Lead { lines: Some(self.lines.clone()), key, clock: self.clock.clone() };
-            return EnteredRow::First(lead, objects);
+            return EnteredRow::First(self.lead(key), objects);
         };
         let since_ns = self.clock.holder_ns();
         let enter = |object| {
@@ -167,8 +170,8 @@ pub(crate) fn overdue() -> Error {
 }
 
 /// Those that have waited too long at this time.
-fn refuse_overdue(line: &mut VecDeque<Companion>, now_ns: u64) {
-    let is_overdue = |c: &Companion| now_ns.saturating_sub(c.since_ns) > WAIT_MAX.as_nanos() as u64;
+fn refuse_overdue(line: &mut VecDeque<Companion>, now_ns: u64, wait_max: Duration) {
+    let is_overdue = |c: &Companion| now_ns.saturating_sub(c.since_ns) > wait_max.as_nanos() as u64;
     while line.front().is_some_and(is_overdue) {
         if let Some(companion) = line.pop_front() {
             companion.parts().1.done(Err(overdue()));
@@ -182,7 +185,7 @@ impl Drop for Lead {
         let now_ns = self.clock.holder_ns();
         let mut lines = all.lock();
         if let Some(line) = lines.get_mut(&self.key) {
-            refuse_overdue(line, now_ns);
+            refuse_overdue(line, now_ns, self.wait_max);
         }
         loop {
             let Some(line) = lines.get_mut(&self.key) else { return };
@@ -192,7 +195,7 @@ impl Drop for Lead {
                 return;
             };
             let (key, clock) = (self.key.clone(), self.clock.clone());
-            let lead = Lead { lines: Some(all.clone()), key, clock };
+            let lead = Lead { lines: Some(all.clone()), key, clock, wait_max: self.wait_max };
             match turn.send(Turn::Lead(lead, object, next.collect())) {
                 // It is gone; those after it are not.
                 Err(Turn::Lead(mut lead, _, others)) => {
@@ -245,7 +248,7 @@ mod tests {
     #[tokio::test]
     async fn who_waits_behind_one_who_meets_nobody_does_not_wait_for_ever() {
         let clock = Arc::new(Said(AtomicU64::new(0)));
-        let all = Companions::new(clock.clone());
+        let all = Companions::new(clock.clone(), Duration::from_secs(5));
         let Entered::First(lead, _) = enter(&all) else { panic!("nobody leads") };
         let early = behind(&all);
         clock.0.store(4, Ordering::Relaxed);
@@ -261,7 +264,7 @@ mod tests {
 
     #[test]
     fn who_has_no_place_does_not_wait() {
-        let all = Companions::new(Arc::new(Said(AtomicU64::new(0))));
+        let all = Companions::new(Arc::new(Said(AtomicU64::new(0))), Duration::from_secs(5));
         let _first = enter(&all);
         let refused = all.enter(Object::of_key("k"), |_| Err(Error::new(ErrorKind::Overloaded, "full")));
         assert_eq!(refused.err().unwrap().kind, ErrorKind::Overloaded);

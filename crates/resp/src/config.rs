@@ -31,7 +31,8 @@ pub enum Order {
     Pipeline,
 }
 
-/// How long commands wait for others at most, where only tests, which wait for conditions, need another time.
+/// How long commands wait for others at most. For tests, which wait for conditions and not for time: whatever the machine, they need
+/// longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
     /// So long after a key was marked others let pass who [repeats](crate::repeats) on it: less than those in a line wait, and far
@@ -39,11 +40,23 @@ pub struct Patience {
     pub let_pass: Duration,
     /// For a turn to take something, when the time of a command that waits is over: it does not look again.
     pub last_turn: Duration,
+    /// In the line of a key. Whoever has waited longer when the next ones go is refused: those before it have met nobody who answers.
+    pub in_line: Duration,
+    /// For others, who come between again and again: no attempt begins later.
+    pub attempts: Duration,
+    /// For room for a long reply, while others' clients take theirs.
+    pub reply: Duration,
 }
 
 impl Default for Patience {
     fn default() -> Self {
-        Self { let_pass: Duration::from_secs(2), last_turn: Duration::from_secs(2) }
+        Self {
+            let_pass: Duration::from_secs(2),
+            last_turn: Duration::from_secs(2),
+            in_line: Duration::from_secs(5),
+            attempts: Duration::from_secs(10),
+            reply: Duration::from_secs(5),
+        }
     }
 }
 

@@ -36,7 +36,7 @@ pub async fn serve<S: Store>(env: Env, config: RespConfig, store: S, io: env::Co
         gathering: Room::new(config.max_gathered_bytes),
         elements: ElementTurns::default(),
         waiters: Waiters::new(config.max_large_bytes),
-        replies: Replies::new(config.max_reply_bytes),
+        replies: Replies::new(config.max_reply_bytes, config.patience.reply),
         remembered: Remembered::new(config.max_remembered_bytes),
         access: None,
         metrics: RespMetrics::register(&mut Registry::default()).0,

@@ -12,8 +12,6 @@ pub(crate) const SHORT_BYTES: usize = limits::LARGE_BYTES;
 /// After this time one who waits for room may have more than there is: others may hold what they have until they have had its
 /// answer or its end.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(500);
-/// How long a long reply waits for room, while others' clients take theirs.
-const REPLY_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Room for long replies of all connections, until they are written. What finds none in time is dropped: a read can be made again.
 #[derive(Debug)]
@@ -21,11 +19,13 @@ pub(crate) struct Replies {
     room: Room,
     /// Long replies that wait for room are in memory: as many bytes of them as there is room for. Further ones are dropped at once.
     waiting: Room,
+    /// How long one waits.
+    patience: Duration,
 }
 
 impl Replies {
-    pub fn new(bytes_max: usize) -> Self {
-        Self { room: Room::new(bytes_max), waiting: Room::new(bytes_max) }
+    pub fn new(bytes_max: usize, patience: Duration) -> Self {
+        Self { room: Room::new(bytes_max), waiting: Room::new(bytes_max), patience }
     }
 
     /// The reply with its room, or an error in its place.
@@ -40,7 +40,7 @@ impl Replies {
                 // The room may be held by replies of the same pipeline, which wait for this one: so one may have more.
                 Some(_waits) => {
                     let room = self.room.take_or_more(bytes, PATIENCE);
-                    tokio::time::timeout(REPLY_PATIENCE, room).await.ok()
+                    tokio::time::timeout(self.patience, room).await.ok()
                 }
                 None => None,
             },
@@ -62,7 +62,7 @@ impl Replies {
             return (reply, None);
         }
         let room = self.room.take_or_more(reply.size(), PATIENCE);
-        match tokio::time::timeout(REPLY_PATIENCE, room).await {
+        match tokio::time::timeout(self.patience, room).await {
             Ok(share) => (reply, Some(share)),
             Err(_) => {
                 let why = "OUTCOMEUNKNOWN the command took effect, but there was no room for its answer: too many bytes of \
@@ -85,7 +85,7 @@ mod tests {
 
     /// Two long replies have all the room.
     async fn full() -> (Replies, [Share; 2]) {
-        let replies = Replies::new(2 * LONG);
+        let replies = Replies::new(2 * LONG, Duration::from_secs(5));
         let (_, first) = replies.admit_written(long()).await;
         let (_, second) = replies.admit(long()).await;
         let shares = [first, second].map(|share| share.expect("there is room for two"));

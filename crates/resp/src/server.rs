@@ -121,7 +121,7 @@ impl RespServer {
             access,
             slow,
             allowances,
-            replies: Replies::new(config.max_reply_bytes),
+            replies: Replies::new(config.max_reply_bytes, config.patience.reply),
             remembered: Remembered::new(config.max_remembered_bytes),
             cursors: Arc::default(),
             keys_turns: Arc::default(),

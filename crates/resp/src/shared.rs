@@ -86,8 +86,8 @@ impl<S: Store> Shared<S> {
         let shared = |database| Self {
             database,
             store: store.database(database),
-            companions: Companions::new(server.env.clock.clone()),
-            repeats: Repeats::new(server.config.patience.let_pass),
+            companions: Companions::new(server.env.clock.clone(), server.config.patience.in_line),
+            repeats: Repeats::new(server.env.clock.clone(), server.config.patience.let_pass),
             hints: hints.of(database),
             server: server.clone(),
         };

@@ -32,8 +32,6 @@ use crate::store::{SetCondition, Store};
 
 /// How often the records may turn out to have changed meanwhile.
 pub(super) const ATTEMPTS_MAX: usize = 100;
-/// How long all of them together may take: none is begun later.
-pub(super) const ATTEMPTS_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// Once the records have changed so often meanwhile, the leader reads them all at one moment, and other writes of them through this
 /// server [let it pass](crate::repeats).
@@ -90,7 +88,7 @@ pub(super) async fn run_within<S: Store>(
             "nothing took effect: it names {named} keys: the limit is {BATCH_OPS_MAX}"
         )));
     }
-    let until_ns = shared.now_ns() + ATTEMPTS_TIME_MAX.as_nanos() as u64;
+    let until_ns = shared.now_ns() + shared.config.patience.attempts.as_nanos() as u64;
     let too_often =
         || Error::new(ErrorKind::Retry, "nothing took effect: others change the same records too often");
     let (mut repeating, mut read_again) = (None, 0);
@@ -106,7 +104,7 @@ pub(super) async fn run_within<S: Store>(
             pause(attempt, env).await;
         }
         if attempt >= READS_MAX && repeating.is_none() {
-            repeating = Some(shared.repeats.mark(&needed, shared.now_ns()));
+            repeating = Some(shared.repeats.mark(&needed));
         }
         // What changes nothing is read where that is cheapest, unless others come between again and again.
         if let Some(Batch { ops, .. }) = batch.take_if(|batch| batch.writes || attempt >= READS_MAX) {

@@ -35,6 +35,13 @@ fn config() -> RespConfig {
     RespConfig { listen: "127.0.0.1:0".into(), ..RespConfig::default() }
 }
 
+/// With commands that wait for others longer than any machine takes.
+fn patient() -> RespConfig {
+    let long = DEADLINE;
+    let patience = Patience { let_pass: long, last_turn: long, in_line: long, attempts: long, reply: long };
+    RespConfig { patience, ..config() }
+}
+
 async fn start<S: Store>(store: S, config: RespConfig) -> RespServer {
     let metrics = RespMetrics::register(&mut Registry::default());
     RespServer::start(Env::real(), config, store, metrics).await.expect("the server starts")

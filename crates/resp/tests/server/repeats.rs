@@ -3,9 +3,6 @@
 use super::memory::MemoryStore;
 use super::*;
 
-/// Longer than any test takes.
-const FOR_EVER: Duration = Duration::from_secs(3600);
-
 /// A client whose command has repeated so often, each time because `ZADD` came between, that it is about to write again.
 async fn repeating(server: &RespServer, store: &MemoryStore, command: &[u8]) -> Raw {
     let mut others = Raw::connect(server.local_addr()).await;
@@ -22,11 +19,9 @@ async fn repeating(server: &RespServer, store: &MemoryStore, command: &[u8]) -> 
     client
 }
 
-/// With others that let pass who repeats for so long.
-async fn started(let_pass: Duration) -> (MemoryStore, RespServer) {
+async fn started(config: RespConfig) -> (MemoryStore, RespServer) {
     let store = MemoryStore::new(false);
-    let patience = Patience { let_pass, ..Patience::default() };
-    let server = start(store.clone(), RespConfig { patience, ..config() }).await;
+    let server = start(store.clone(), config).await;
     let mut client = Raw::connect(server.local_addr()).await;
     client.ask(b"ZADD z 1 a 2 b 3 c\r\n", b":3\r\n").await;
     (store, server)
@@ -34,7 +29,7 @@ async fn started(let_pass: Duration) -> (MemoryStore, RespServer) {
 
 #[tokio::test]
 async fn who_repeats_because_of_writes_by_name_goes_before_those_that_come_then() {
-    let (store, server) = started(FOR_EVER).await;
+    let (store, server) = started(patient()).await;
     let mut pops = repeating(&server, &store, b"ZPOPMIN z\r\n").await;
     let mut adds = Raw::connect(server.local_addr()).await;
     adds.send(b"ZADD z 0 d\r\n").await;
@@ -56,7 +51,9 @@ async fn who_repeats_because_of_writes_by_name_goes_before_those_that_come_then(
 
 #[tokio::test]
 async fn writes_by_name_do_not_wait_for_one_that_leads_and_repeats_for_long() {
-    let (store, server) = started(Duration::from_millis(50)).await;
+    let mut config = patient();
+    config.patience.let_pass = Duration::from_millis(50);
+    let (store, server) = started(config).await;
     let mut pops = repeating(&server, &store, b"ZPOPMIN z\r\n").await;
     let drafts = store.drafts();
     let mut adds = Raw::connect(server.local_addr()).await;
@@ -69,7 +66,7 @@ async fn writes_by_name_do_not_wait_for_one_that_leads_and_repeats_for_long() {
 
 #[tokio::test]
 async fn writes_by_name_let_a_transaction_pass_that_repeats() {
-    let (store, server) = started(FOR_EVER).await;
+    let (store, server) = started(patient()).await;
     let transaction = b"MULTI\r\nZPOPMIN z\r\nSET other 1\r\nEXEC\r\n";
     let mut pops = repeating(&server, &store, transaction).await;
     let drafts = store.drafts();
@@ -87,7 +84,7 @@ async fn writes_by_name_let_a_transaction_pass_that_repeats() {
 
 #[tokio::test]
 async fn who_leads_a_line_lets_a_transaction_pass_that_repeats() {
-    let (store, server) = started(FOR_EVER).await;
+    let (store, server) = started(patient()).await;
     let transaction = b"MULTI\r\nZPOPMIN z\r\nSET other 1\r\nEXEC\r\n";
     let mut pops = repeating(&server, &store, transaction).await;
     let drafts = store.drafts();
@@ -110,7 +107,7 @@ async fn who_leads_a_line_lets_a_transaction_pass_that_repeats() {
 async fn one_that_reads_much_again_and_again_keeps_none_of_the_others_from_taking_effect() {
     const VALUES: usize = 300;
     let store = MemoryStore::new(false);
-    let server = start(store.clone(), config()).await;
+    let server = start(store.clone(), patient()).await;
     let mut client = Raw::connect(server.local_addr()).await;
     let value = "v".repeat(100 * 1024);
     for at in 1..=VALUES {
@@ -138,7 +135,7 @@ async fn one_that_reads_much_again_and_again_keeps_none_of_the_others_from_takin
 async fn what_is_taken_from_a_list_is_read_together_however_often_that_is_repeated() {
     const REPEATED: usize = 5;
     let store = MemoryStore::new(false);
-    let server = start(store.clone(), config()).await;
+    let server = start(store.clone(), patient()).await;
     let mut client = Raw::connect(server.local_addr()).await;
     client.ask(b"RPUSH l a b\r\n", b":2\r\n").await;
     let (drafts, writes, reads) = (store.drafts(), store.writes(), store.element_reads());
@@ -160,7 +157,7 @@ async fn what_is_taken_from_a_list_is_read_together_however_often_that_is_repeat
 #[tokio::test]
 async fn what_is_long_is_not_read_a_hundred_times() {
     let store = MemoryStore::new(false);
-    let server = start(store.clone(), config()).await;
+    let server = start(store.clone(), patient()).await;
     let mut client = Raw::connect(server.local_addr()).await;
     let value = "v".repeat(8_000_000);
     for at in 0..4 {

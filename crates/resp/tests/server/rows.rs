@@ -339,7 +339,7 @@ async fn hogs(server: &RespServer) -> Vec<Raw> {
 #[tokio::test]
 async fn whoever_waits_for_room_for_its_answer_keeps_nobody_in_line_waiting() {
     let store = MemoryStore::new(false);
-    let server = start(store.clone(), RespConfig { max_reply_bytes: 1 << 20, ..config() }).await;
+    let server = start(store.clone(), RespConfig { max_reply_bytes: 1 << 20, ..patient() }).await;
     let mut client = Raw::connect(server.local_addr()).await;
     let bulk = |bytes: usize| format!("${bytes}\r\n{}\r\n", "v".repeat(bytes));
     for (key, bytes) in [("long", 8_000_000), ("short", 100_000)] {

@@ -23,7 +23,7 @@ async fn behind(server: &RespServer, store: &MemoryStore, command: &[u8], count:
 #[tokio::test]
 async fn those_that_wait_for_others_are_refused_when_the_owner_of_the_key_has_enough_of_them() {
     let store = MemoryStore::new(false);
-    let server = start(store.clone(), config()).await;
+    let server = start(store.clone(), patient()).await;
     store.let_in_line(2);
     let mut one = first(&server, &store, b"RPUSH k a\r\n").await;
     let mut two = behind(&server, &store, b"RPUSH k b\r\n", 1).await;
@@ -39,7 +39,7 @@ async fn those_that_wait_for_others_are_refused_when_the_owner_of_the_key_has_en
 #[tokio::test]
 async fn what_they_take_from_a_list_one_by_one_is_read_once() {
     let store = MemoryStore::new(false);
-    let server = start(store.clone(), config()).await;
+    let server = start(store.clone(), patient()).await;
     let mut client = Raw::connect(server.local_addr()).await;
     client.ask(b"RPUSH l a b c d e f\r\n", b":6\r\n").await;
     store.hold_writes(true);
@@ -69,7 +69,7 @@ async fn what_they_take_from_a_list_one_by_one_is_read_once() {
 
 #[tokio::test]
 async fn one_that_finds_no_room_keeps_none_of_the_others_from_taking_effect() {
-    let config = RespConfig { max_gathered_bytes: 300 * 1024, ..config() };
+    let config = RespConfig { max_gathered_bytes: 300 * 1024, ..patient() };
     let store = MemoryStore::new(false);
     let server = start(store.clone(), config).await;
     let mut client = Raw::connect(server.local_addr()).await;
@@ -97,7 +97,7 @@ async fn one_that_finds_no_room_keeps_none_of_the_others_from_taking_effect() {
 async fn hundreds_of_them_are_one_batch() {
     const BEHIND: usize = 400;
     let store = MemoryStore::new(false);
-    let server = start(store.clone(), config()).await;
+    let server = start(store.clone(), patient()).await;
     let mut one = first(&server, &store, b"RPUSH k a\r\n").await;
     let mut others = Vec::new();
     for count in 1..=BEHIND {
@@ -115,7 +115,7 @@ async fn hundreds_of_them_are_one_batch() {
 async fn hundreds_that_take_one_element_each_read_them_together() {
     const BEHIND: usize = 400;
     let store = MemoryStore::new(false);
-    let server = start(store.clone(), config()).await;
+    let server = start(store.clone(), patient()).await;
     let mut client = Raw::connect(server.local_addr()).await;
     for count in 1..=BEHIND {
         client.ask(format!("RPUSH l {count}\r\n").as_bytes(), format!(":{count}\r\n").as_bytes()).await;

@@ -341,8 +341,7 @@ async fn while_one_takes_something_of_one_key_the_next_takes_of_another() {
 async fn who_is_released_while_it_waits_for_its_turn_takes_nothing() {
     const TURNS: usize = 16;
     let store = MemoryStore::new(true);
-    let patience = Patience { last_turn: DEADLINE, ..Patience::default() };
-    let server = start(store.clone(), RespConfig { patience, ..config() }).await;
+    let server = start(store.clone(), patient()).await;
     let mut all = Vec::new();
     for at in 0..TURNS {
         all.push(waiting(&server, format!("BLPOP apart1-{at} 0\r\n").as_bytes(), at + 1).await);
@@ -367,8 +366,7 @@ async fn who_is_released_while_it_waits_for_its_turn_takes_nothing() {
 async fn those_that_take_of_an_owner_that_does_not_answer_keep_nobody_from_taking_of_another() {
     const MANY: usize = 64;
     let store = MemoryStore::new(true);
-    let patience = Patience { last_turn: DEADLINE, ..Patience::default() };
-    let server = start(store.clone(), RespConfig { patience, ..config() }).await;
+    let server = start(store.clone(), patient()).await;
     let mut all = Vec::new();
     for at in 0..MANY {
         all.push(waiting(&server, format!("BLPOP apart1-{at} 0\r\n").as_bytes(), at + 1).await);

@@ -34,7 +34,7 @@ use super::errors::{CROSS_SLOT, store_error};
 use super::request::Request;
 use super::row::requests_of;
 use super::transaction::Queued;
-use crate::companions::{Client, Companion, Entered, EnteredRow, Turn, WAIT_MAX, overdue};
+use crate::companions::{Client, Companion, Entered, EnteredRow, Turn, overdue};
 use crate::frame::Reply;
 use crate::hints::Hints;
 use crate::remembered::Asked;
@@ -194,7 +194,7 @@ impl Object {
         }
         match shared.companions.enter(self, |key| shared.store.stand_in_line(key))? {
             Entered::First(_lead, object) => {
-                shared.repeats.let_pass(&object.keys[0], shared.now_ns()).await;
+                shared.repeats.let_pass(&object.keys[0]).await;
                 alone(Queued::Ask(Request::Object(object)), shared, lane).await
             }
             Entered::Behind(told) => behind(told, shared, lane).await,
@@ -208,14 +208,14 @@ async fn let_pass<S: Store>(objects: &[Box<Object>], shared: &Shared<S>) -> Resu
     let Some(object) = objects.first().filter(|o| matches!(o.row(), Some(Row::Quick(_)))) else {
         return Ok(());
     };
-    let (key, now_ns) = (&object.keys[0], shared.now_ns());
-    if !shared.repeats.is_marked(key, now_ns) {
+    let key = &object.keys[0];
+    if !shared.repeats.is_marked(key) {
         return Ok(());
     }
     // (Whoever waits holds a turn, as those in a line do.)
     let places: Result<Vec<_>> = objects.iter().map(|_| shared.store.stand_in_line(key)).collect();
     let _places = places?;
-    shared.repeats.let_pass(key, now_ns).await;
+    shared.repeats.let_pass(key).await;
     Ok(())
 }
 
@@ -273,7 +273,7 @@ async fn in_line<S: Store>(objects: Objects, shared: &Shared<S>, lane: Lane) -> 
         EnteredRow::Behind(waiting) => return RowDone::InLine(waiting),
     };
     if let Some(object) = objects.first() {
-        shared.repeats.let_pass(&object.keys[0], shared.now_ns()).await;
+        shared.repeats.let_pass(&object.keys[0]).await;
     }
     let commands: Vec<Queued> =
         objects.into_iter().map(|object| Queued::Ask(Request::Object(object))).collect();
@@ -293,7 +293,7 @@ pub(super) async fn behind<S: Store>(told: Receiver<Turn>, shared: &Shared<S>, l
     match told.await {
         Ok(Turn::Done(reply)) => reply,
         Ok(Turn::Lead(_lead, object, others)) => {
-            shared.repeats.let_pass(&object.keys[0], shared.now_ns()).await;
+            shared.repeats.let_pass(&object.keys[0]).await;
             together(object, others, shared, lane).await
         }
         Err(_) => Err(Error::new(ErrorKind::OutcomeUnknown, "the server stops")),
@@ -348,7 +348,8 @@ async fn one_by_one<S: Store>(
     shared: &Shared<S>,
     lane: Lane,
 ) -> Result<Reply> {
-    let until_ns = shared.env.clock.holder_ns().saturating_add(WAIT_MAX.as_nanos() as u64);
+    let until_ns =
+        shared.env.clock.holder_ns().saturating_add(shared.config.patience.in_line.as_nanos() as u64);
     let mut commands = commands.into_iter();
     let first = match commands.next() {
         Some(command) => alone(command, shared, lane).await,

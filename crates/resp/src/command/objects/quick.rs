@@ -14,7 +14,7 @@ use sextant_common::operation::{
 use sextant_common::{Error, ErrorKind, Result};
 use sextant_rules::mutant::{self, Mutant};
 
-use super::super::atomic::{ATTEMPTS_MAX, ATTEMPTS_TIME_MAX, pause};
+use super::super::atomic::{ATTEMPTS_MAX, pause};
 use super::super::errors::WRONG_TYPE;
 use super::hash::{self, Hash};
 use super::set::Set;
@@ -66,7 +66,7 @@ pub(super) async fn run_all<S: Store>(
         made => made?,
     }
     let mut hint = object.hints.find(key, kind);
-    let until_ns = shared.now_ns() + ATTEMPTS_TIME_MAX.as_nanos() as u64;
+    let until_ns = shared.now_ns() + shared.config.patience.attempts.as_nanos() as u64;
     for attempt in 0..ATTEMPTS_MAX {
         if attempt > 0 && shared.now_ns() > until_ns {
             break;
