@@ -154,7 +154,7 @@ mod tests {
     #[test]
     fn steps_are_run_by_name_and_unknown_ones_are_named() {
         assert_eq!(steps_named(&[]).unwrap().len(), STEPS.len());
-        assert_eq!(steps_named(&["sim"]).unwrap().len(), 3);
+        assert_eq!(steps_named(&["sim"]).unwrap().len(), 4);
         assert!(steps_named(&["dney"]).unwrap_err().contains("no step \"dney\""));
     }
 }
