@@ -209,15 +209,15 @@ impl Drop for Lead {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use sextant_environment::clock::WallInterval;
 
     use super::*;
 
-    /// Seconds that a test says.
-    struct Said(AtomicU64);
+    /// Milliseconds that a test says.
+    pub(crate) struct Said(pub AtomicU64);
 
     impl Clock for Said {
         fn wall(&self) -> WallInterval {
@@ -227,7 +227,7 @@ mod tests {
             0
         }
         fn holder_ns(&self) -> u64 {
-            self.0.load(Ordering::Relaxed) * 1_000_000_000
+            self.0.load(Ordering::Relaxed) * 1_000_000
         }
         fn grantor_ns(&self) -> u64 {
             self.holder_ns()
@@ -251,9 +251,9 @@ mod tests {
         let all = Companions::new(clock.clone(), Duration::from_secs(5));
         let Entered::First(lead, _) = enter(&all) else { panic!("nobody leads") };
         let early = behind(&all);
-        clock.0.store(4, Ordering::Relaxed);
+        clock.0.store(4000, Ordering::Relaxed);
         let late = behind(&all);
-        clock.0.store(6, Ordering::Relaxed);
+        clock.0.store(6000, Ordering::Relaxed);
         drop(lead);
         assert!(matches!(early.await.unwrap(), Turn::Done(Err(e)) if e.kind == ErrorKind::Retry));
         let Turn::Lead(lead, _, others) = late.await.unwrap() else { panic!("it is next") };

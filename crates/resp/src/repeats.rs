@@ -138,27 +138,9 @@ mod tests {
     use std::sync::atomic::AtomicU64;
 
     use futures::FutureExt;
-    use sextant_environment::clock::WallInterval;
 
     use super::*;
-
-    /// Milliseconds that a test says.
-    struct Said(AtomicU64);
-
-    impl Clock for Said {
-        fn wall(&self) -> WallInterval {
-            WallInterval::UNSYNCHRONISED
-        }
-        fn wall_guess_ns(&self) -> u64 {
-            0
-        }
-        fn holder_ns(&self) -> u64 {
-            self.0.load(Ordering::Relaxed) * 1_000_000
-        }
-        fn grantor_ns(&self) -> u64 {
-            self.holder_ns()
-        }
-    }
+    use crate::companions::tests::Said;
 
     fn repeats() -> (Repeats, impl Fn(u64)) {
         let clock = Arc::new(Said(AtomicU64::new(1)));
