@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::ids::PartitionId;
 
 /// The newest format of a partition that this version reads and writes. 0: all that a log said before there were formats.
-pub const FORMAT_NEWEST: u32 = 3;
+pub const FORMAT_NEWEST: u32 = 4;
 
 /// How the refusal of what a new partition cannot have yet begins.
 const PARTITION_IS_NEW: &str = "the partition is new";
@@ -32,6 +32,8 @@ pub enum Feature {
     ChangeTable,
     /// Tables whose filters hold prefixes of keys.
     FilterPrefix,
+    /// Headers of sorted sets with [bounds](crate::object::Bounds). (P-nodes of an older version take them for damaged.)
+    Bounds,
 }
 
 impl Feature {
@@ -41,6 +43,7 @@ impl Feature {
             Feature::Load | Feature::Cut | Feature::Zstd => 1,
             Feature::ChangeTable => 2,
             Feature::FilterPrefix => 3,
+            Feature::Bounds => 4,
         }
     }
 }

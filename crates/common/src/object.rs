@@ -3,7 +3,8 @@
 //!
 //! Header, the value of a record with a [`Kind`](crate::marks::Kind): format u8 (1), version u64, count u64, and for a list the
 //! positions of its first element and of the one after its last, u64 each. The version is random: elements of an object that is gone
-//! are those of no object for ever.
+//! are those of no object for ever. Of a sorted set it may have format 2 (of a partition's format 4): behind the count follow
+//! [`Bounds`], a length u8 and so many bytes of the low one, and the same of the high one, whose length is 255 if there is none.
 //!
 //! Key of an element: length of the client's key u16, that key, version u64, tag u8, and what the tag says. Integers are big-endian,
 //! so that keys sort as what they mean.
@@ -16,7 +17,11 @@
 //! | 4 | a score, so that bytes sort as numbers, and a member | nothing |
 //! | 5 | a position in a list, u64 | the element |
 
+mod bounds;
+
 use bytes::{BufMut, Bytes, BytesMut};
+
+pub use bounds::{Bounds, Cut};
 
 use crate::key::prefix_end;
 use crate::limits::KEY_BYTES_MAX;
@@ -36,6 +41,7 @@ pub fn elements_options() -> TableOptions {
 }
 
 const FORMAT: u8 = 1;
+const FORMAT_WITH_BOUNDS: u8 = 2;
 const HEADER_BYTES: usize = 17;
 const LIST_HEADER_BYTES: usize = HEADER_BYTES + 16;
 /// Beside the client's key and the element.
@@ -52,21 +58,29 @@ pub struct Header {
     pub count: u64,
     /// Of a list: the positions of its first element, and of the one after its last.
     pub ends: Option<(u64, u64)>,
+    /// Of a sorted set.
+    pub bounds: Bounds,
 }
 
 impl Header {
     pub fn new(version: u64, count: u64) -> Self {
-        Self { version, count, ends: None }
+        Self { version, count, ends: None, bounds: Bounds::default() }
     }
 
     pub fn encode(&self) -> Bytes {
-        let mut out = BytesMut::with_capacity(LIST_HEADER_BYTES);
-        out.put_u8(FORMAT);
+        let has_bounds = self.bounds.are_known();
+        let more = if has_bounds { self.bounds.encoded_len() } else { LIST_HEADER_BYTES - HEADER_BYTES };
+        let mut out = BytesMut::with_capacity(HEADER_BYTES + more);
+        out.put_u8(if has_bounds { FORMAT_WITH_BOUNDS } else { FORMAT });
         out.put_u64(self.version);
         out.put_u64(self.count);
-        if let Some((first, end)) = self.ends {
-            out.put_u64(first);
-            out.put_u64(end);
+        match self.ends {
+            _ if has_bounds => self.bounds.encode(&mut out),
+            Some((first, end)) => {
+                out.put_u64(first);
+                out.put_u64(end);
+            }
+            None => {}
         }
         out.freeze()
     }
@@ -74,12 +88,36 @@ impl Header {
     /// None: these bytes are no header.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let number = |at: usize| Some(u64::from_be_bytes(*bytes.get(at..)?.first_chunk()?));
-        let ends = match bytes.len() {
-            HEADER_BYTES => None,
-            LIST_HEADER_BYTES => Some((number(HEADER_BYTES)?, number(HEADER_BYTES + 8)?)),
+        let (ends, bounds) = match (bytes.first()?, bytes.len()) {
+            (&FORMAT, HEADER_BYTES) => (None, Bounds::default()),
+            (&FORMAT, LIST_HEADER_BYTES) => {
+                (Some((number(HEADER_BYTES)?, number(HEADER_BYTES + 8)?)), Bounds::default())
+            }
+            (&FORMAT_WITH_BOUNDS, _) => (None, Bounds::decode(bytes.get(HEADER_BYTES..)?)?),
             _ => return None,
         };
-        (bytes[0] == FORMAT).then_some(Self { version: number(1)?, count: number(9)?, ends })
+        Some(Self { version: number(1)?, count: number(9)?, ends, bounds })
+    }
+
+    /// Of an encoded header: the same without bounds, as every version can read it, and the bounds.
+    pub fn split_bounds(header: &Bytes) -> (Bytes, Bytes) {
+        match header.first() {
+            Some(&FORMAT_WITH_BOUNDS) if header.len() > HEADER_BYTES => {
+                let plain = [&[FORMAT], &header[1..HEADER_BYTES]].concat();
+                (plain.into(), header.slice(HEADER_BYTES..))
+            }
+            _ => (header.clone(), Bytes::new()),
+        }
+    }
+
+    /// Of both parts. Bounds without sense are left out: it is as good without.
+    pub fn join_bounds(header: Bytes, bounds: &[u8]) -> Bytes {
+        match (Self::decode(&header), Bounds::decode(bounds)) {
+            (Some(Header { ends: None, version, count, .. }), Some(bounds)) => {
+                Header { version, count, ends: None, bounds }.encode()
+            }
+            _ => header,
+        }
     }
 }
 
@@ -166,6 +204,22 @@ impl ElementKeys {
     }
 }
 
+/// The keys of all places of a sorted set, as far as its header says where they are: from here (inclusive) to there (exclusive).
+pub fn places_range(key: &[u8], version: u64, bounds: &Bounds) -> (Bytes, Bytes) {
+    let start = element_key(key, version, Tag::ByScore, bounds.low.as_bytes());
+    let high = bounds.high.as_ref().map_or(&[][..], Cut::as_bytes);
+    let end = prefix_end(&element_key(key, version, Tag::ByScore, high));
+    (start, end)
+}
+
+/// Where the member of a sorted set stands, by the key and the value of the element with its score. None: it is none.
+pub fn place_of_score(element_key: &[u8], score: &[u8]) -> Option<Cut> {
+    let name = element_key.get(version_part(element_key)?.len()..)?;
+    let (tag, member) = name.split_first()?;
+    let score = f64::from_le_bytes(score.try_into().ok()?);
+    (*tag == Tag::Score as u8).then(|| Cut::of(score, member))
+}
+
 /// The keys of all elements of one version with one tag: from here (inclusive) to there (exclusive).
 pub fn element_range(key: &[u8], version: u64, tag: Tag) -> (Bytes, Bytes) {
     let start = element_key(key, version, tag, &[]);
@@ -198,7 +252,7 @@ mod tests {
 
     #[test]
     fn a_header_has_these_bytes() {
-        let header = Header { version: 2, count: 3, ends: Some((4, 5)) };
+        let header = Header { ends: Some((4, 5)), ..Header::new(2, 3) };
         let bytes = header.encode();
         assert_eq!(bytes.len(), LIST_HEADER_BYTES);
         assert_eq!(&bytes[..10], [1, 0, 0, 0, 0, 0, 0, 0, 2, 0]);
@@ -207,6 +261,52 @@ mod tests {
         for cut in 0..HEADER_BYTES {
             assert_eq!(Header::decode(&bytes[..cut]), None);
         }
+    }
+
+    #[test]
+    fn a_header_with_bounds_has_these_bytes_and_every_version_can_read_its_first_part() {
+        let bounds = Bounds { low: Cut::of(1.0, b"a"), high: Some(Cut::new(b"b")) };
+        let header = Header { bounds, ..Header::new(2, 3) };
+        let bytes = header.encode();
+        let places = [9, 0xbf, 0xf0, 0, 0, 0, 0, 0, 0, b'a', 1, b'b'];
+        assert_eq!(&bytes[..], &[&[2][..], &2u64.to_be_bytes(), &3u64.to_be_bytes(), &places].concat());
+        assert_eq!(Header::decode(&bytes), Some(header));
+        for cut in 0..bytes.len() {
+            assert_eq!(Header::decode(&bytes[..cut]), None);
+        }
+        let (plain, more) = Header::split_bounds(&bytes);
+        assert_eq!((Header::decode(&plain), &more[..]), (Some(Header::new(2, 3)), &places[..]));
+        assert_eq!(Header::join_bounds(plain.clone(), &more), bytes);
+        assert_eq!(Header::join_bounds(plain.clone(), b"?"), plain);
+        let list = Header { ends: Some((4, 5)), ..Header::new(2, 3) }.encode();
+        assert_eq!(Header::split_bounds(&list), (list.clone(), Bytes::new()));
+        assert_eq!(Header::join_bounds(list.clone(), &more), list);
+    }
+
+    #[test]
+    fn places_are_between_their_bounds() {
+        let place = |score: f64, member: &[u8]| {
+            element_key(b"key", 7, Tag::ByScore, &[&sortable(score)[..], member].concat())
+        };
+        let within = |bounds: &Bounds, place: &Bytes| {
+            let (start, end) = places_range(b"key", 7, bounds);
+            start <= *place && *place < end
+        };
+        for member in [&b""[..], b"m", &[0xff; 16], &[0xff; 40], &[7; 20]] {
+            for score in [f64::NEG_INFINITY, -1.0, 0.0, 1e300, f64::INFINITY] {
+                let (here, cut) = (place(score, member), Cut::of(score, member));
+                let value = score.to_le_bytes();
+                assert_eq!(place_of_score(&element_key(b"key", 7, Tag::Score, member), &value), Some(cut));
+                for bounds in [Bounds::default(), Bounds { low: cut, high: Some(cut) }] {
+                    assert!(within(&bounds, &here), "{bounds:?}");
+                }
+                assert!(!within(&Bounds { low: cut, high: Some(cut) }, &place(-2.0, b"m")));
+                assert!(!within(&Bounds { low: cut, high: Some(cut) }, &place(2.0, b"m")));
+            }
+        }
+        assert_eq!(places_range(b"key", 7, &Bounds::default()), element_range(b"key", 7, Tag::ByScore));
+        assert_eq!(place_of_score(&element_key(b"key", 7, Tag::Field, b"m"), &[0; 8]), None);
+        assert_eq!(place_of_score(b"k", &[0; 8]), None);
     }
 
     proptest! {
@@ -234,7 +334,7 @@ mod tests {
 
         #[test]
         fn no_key_is_too_strange(key in prop::collection::vec(any::<u8>(), 0..20)) {
-            let _ = (inner_key(&key), version_of(&key), element_of(&key, &key), Header::decode(&key));
+            let _ = (inner_key(&key), version_of(&key), element_of(&key, &key), Header::decode(&key), place_of_score(&key, &[0; 8]));
             let _ = routing_part(&key, &elements_options());
         }
     }

@@ -225,7 +225,7 @@ impl Operation {
             let counted = at - op.counted().min(at)..at;
             let done = |at: usize| {
                 let result: &OpOutcome = &results[at];
-                (&ops[at].effect, result.applied, result.existed)
+                (&ops[at].key, &ops[at].effect, result.applied, result.existed)
             };
             let tally = Tally::of(counted.map(done));
             let (change, expires_at, outcome) = op.execute(met.as_ref(), tally, now);

@@ -10,7 +10,7 @@ use rust_decimal::Decimal;
 use super::Effect;
 use crate::limits::VALUE_BYTES_MAX;
 use crate::marks::Kind;
-use crate::object::Header;
+use crate::object::{Cut, Header, place_of_score};
 
 /// Most digits after the point of a sum of decimals: it is rounded to so many.
 const FRACTION_DIGITS_MAX: u32 = 17;
@@ -54,22 +54,34 @@ pub struct Tally {
     pub changed: bool,
     pub added: u64,
     pub removed: u64,
+    /// The first and the last place that members of a sorted set have got.
+    pub places: Option<(Cut, Cut)>,
 }
 
 impl Tally {
-    /// Of operations, each with whether it took effect, and whether there was a record before.
-    pub fn of<'o>(done: impl IntoIterator<Item = (&'o Effect, bool, bool)>) -> Self {
+    /// Of operations, each on this key, with whether it took effect, and whether there was a record before.
+    pub fn of<'o>(done: impl IntoIterator<Item = (&'o Bytes, &'o Effect, bool, bool)>) -> Self {
         let mut tally = Self::default();
-        for (effect, applied, existed) in done {
+        for (key, effect, applied, existed) in done {
             match effect {
                 _ if !applied => continue,
                 Effect::Check => continue,
                 Effect::Delete => tally.removed += u64::from(existed),
-                Effect::Put(_) | Effect::Update(_) => tally.added += u64::from(!existed),
+                Effect::Put(value) => {
+                    tally.added += u64::from(!existed);
+                    tally.meet(place_of_score(key, value));
+                }
+                Effect::Update(_) => tally.added += u64::from(!existed),
             }
             tally.changed = true;
         }
         tally
+    }
+
+    fn meet(&mut self, place: Option<Cut>) {
+        let Some(place) = place else { return };
+        let (first, last) = self.places.unwrap_or((place, place));
+        self.places = Some((first.min(place), last.max(place)));
     }
 }
 
@@ -259,7 +271,11 @@ pub fn change(
                 _ if !tally.changed => Change::None,
                 0 if before.is_none() => Change::None,
                 0 => Change::Removed,
-                count => Change::To(Header { count, ..header }.encode(), *kind),
+                count => {
+                    let bounds = header.bounds;
+                    let bounds = tally.places.map_or(bounds, |(first, last)| bounds.and(first).and(last));
+                    Change::To(Header { count, bounds, ..header }.encode(), *kind)
+                }
             }
         }
         Effect::Update(Update::Header { kind, value }) => Change::To(value.clone(), *kind),

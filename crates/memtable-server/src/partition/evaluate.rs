@@ -12,14 +12,16 @@
 use std::collections::{HashMap, HashSet};
 
 use bytes::Bytes;
+use sextant_common::configuration::Feature;
 use sextant_common::expiry::{Tick, is_expired};
 use sextant_common::ids::{Generation, Seq, TableId};
 use sextant_common::key::{filter_prefix, prefix_hash};
 use sextant_common::limits::{BATCH_BYTES_MAX, BATCH_OPS_MAX};
 use sextant_common::marks::{Kind, Marks};
+use sextant_common::object::Header;
 use sextant_common::operation::{
-    Base, Change, Condition, Effect, Misfit, Present, RecordedOutcome, Returns, Tally, Told, Update, WriteOp,
-    WriteRequest, change, check_kind, needs_record, needs_value,
+    Base, Change, Condition, Effect, Lifetime, Misfit, Present, RecordedOutcome, Returns, Tally, Told,
+    Update, WriteOp, WriteRequest, change, check_kind, needs_record, needs_value,
 };
 use sextant_rules::mutant::{self, Mutant};
 
@@ -395,7 +397,7 @@ impl Partition {
             let counted = i - op.effect.counted().min(i)..i;
             let done = |i: usize| {
                 let result: &RecordedOutcome = &results[i];
-                (&request.ops[i].effect, result.applied, result.existed)
+                (&request.ops[i].key, &request.ops[i].effect, result.applied, result.existed)
             };
             let tally = Tally::of(counted.map(done));
             let made = change(&op.effect, op.returns, present, tally, allowance.made);
@@ -411,6 +413,9 @@ impl Partition {
                 }
             };
             let (value, kind) = match change {
+                Change::To(header, Kind::SortedSet) if !self.keeps_bounds(op) => {
+                    (Some(Header::split_bounds(&header).0), Kind::SortedSet)
+                }
                 // What would be gone already is removed.
                 Change::To(..) if op.lifetime.is_over(times.tick, times.wall_ms) => (None, Kind::Plain),
                 Change::To(value, kind) => (Some(value), kind),
@@ -514,6 +519,14 @@ impl Partition {
         forming.writes[at].writes.push(write);
         let version = Version { seq: forming.first_seq + u64::from(ordinal), value, marks };
         forming.overlay.entry(op.table).or_default().insert(op.key.clone(), version);
+    }
+
+    /// Whether the header of a sorted set that an operation leaves may have bounds: servers of older versions could not read them; and
+    /// whoever writes elements as they were elsewhere, and only touches the header, does not say where they are.
+    fn keeps_bounds(&self, op: &WriteOp) -> bool {
+        let allows = self.configuration().is_some_and(|(newest, _)| newest.allows(Feature::Bounds));
+        let only_touched = op.effect == Effect::Update(Update::Touch) && op.lifetime == Lifetime::Kept;
+        allows && !only_touched
     }
 
     /// The hash of the prefix of a key that is new in the active memtable, if the write leaves an entry for it.

@@ -145,6 +145,7 @@ pub(super) async fn import(pnode: &PNode, request: v1::ImportRequest) -> Result<
 }
 
 /// Every change of an object writes its header, which readers go by: so these write those of their elements again, as they are.
+/// (But for bounds: a touch that keeps the lifetime drops them.)
 fn headers_of(elements: &[Operation], table: &str, is_together: impl Fn(&[u8]) -> bool) -> Vec<Operation> {
     let owners: BTreeSet<&[u8]> = elements.iter().filter_map(|op| inner_key(&op.key)).collect();
     let touch = |key: &[u8]| {

@@ -10,6 +10,7 @@ use sextant_common::expiry::Tick;
 use sextant_common::ids::{ManifestVersion, Seq, TableId};
 use sextant_common::limits;
 use sextant_common::marks::{Kind, Marks};
+use sextant_common::object::Header;
 use sextant_common::operation::{
     Base, Condition, Effect, Expected, Lifetime, LifetimeTest, Misfit, OpOutcome, Operation, ReadMode,
     Record, RequestId, Returns, Told, Update, WriteOp, WriteOutcome, WriteRequest, WriteStatus,
@@ -104,12 +105,13 @@ impl From<&Effect> for WireEffect {
             Effect::Update(Update::Touch) => of(K::WriteTouch),
             Effect::Update(Update::Count { kind, version, creates, counted }) => {
                 let (kind, version, creates, counted) = (kind.number().into(), *version, *creates, *counted);
-                let object = v1::ObjectUpdate { kind, version, creates, counted };
+                let object = v1::ObjectUpdate { kind, version, creates, counted, bounds: Bytes::new() };
                 Self { object: Some(object), ..of(K::WriteCount) }
             }
             Effect::Update(Update::Header { kind, value }) => {
-                let object = v1::ObjectUpdate { kind: kind.number().into(), ..Default::default() };
-                Self { value: value.clone(), object: Some(object), ..of(K::WriteHeader) }
+                let (value, bounds) = Header::split_bounds(value);
+                let object = v1::ObjectUpdate { kind: kind.number().into(), bounds, ..Default::default() };
+                Self { value, object: Some(object), ..of(K::WriteHeader) }
             }
             Effect::Check => of(K::WriteCheck),
         }
@@ -150,7 +152,10 @@ impl TryFrom<WireEffect> for Effect {
                     counted: *counted,
                 })
             }
-            Ok(K::WriteHeader) => Effect::Update(Update::Header { kind: object()?.0, value }),
+            Ok(K::WriteHeader) => {
+                let (kind, v1::ObjectUpdate { bounds, .. }) = object()?;
+                Effect::Update(Update::Header { kind, value: Header::join_bounds(value, bounds) })
+            }
             Err(_) => return Err(Error::invalid(format!("unknown kind of write {kind}"))),
         })
     }
@@ -559,6 +564,8 @@ pub fn write_status_from_wire(status: i32) -> Result<WriteStatus> {
 
 #[cfg(test)]
 mod tests {
+    use sextant_common::object::{Bounds, Cut};
+
     use super::*;
 
     #[test]
@@ -635,9 +642,11 @@ mod tests {
 
     #[test]
     fn updates_of_headers_reach_a_leader_and_no_client_may_send_them() {
+        let bounds = Bounds { low: Cut::of(1.0, b"a"), high: None };
         for update in [
             Update::Count { kind: Kind::Hash, version: u64::MAX, creates: true, counted: 3 },
             Update::Header { kind: Kind::List, value: "header".into() },
+            Update::Header { kind: Kind::SortedSet, value: Header { bounds, ..Header::new(7, 8) }.encode() },
         ] {
             let op = Operation::update("t", "k", update);
             let sent = write_op_to_wire(TableId(4), &op, None, None);

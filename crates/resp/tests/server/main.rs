@@ -1,5 +1,6 @@
 //! The front end over sockets.
 
+mod bounds;
 mod clients;
 mod databases;
 mod gated;

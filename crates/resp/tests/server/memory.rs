@@ -70,6 +70,8 @@ struct Told {
     element_reads: AtomicU64,
     /// The same of ranges of elements.
     range_reads: AtomicU64,
+    /// The newest of them.
+    range_read: RwLock<ElementRange>,
     /// The next time that they are waits; whether one does.
     holds_read: AtomicBool,
     held_read: watch::Sender<bool>,
@@ -127,6 +129,7 @@ impl MemoryStore {
                 asked_bytes_max: AtomicU64::new(0),
                 element_reads: AtomicU64::new(0),
                 range_reads: AtomicU64::new(0),
+                range_read: RwLock::default(),
                 holds_read: AtomicBool::new(false),
                 held_read: watch::Sender::new(false),
                 holds_answer: AtomicBool::new(false),
@@ -297,6 +300,12 @@ impl MemoryStore {
         self.told.range_reads.load(Ordering::SeqCst)
     }
 
+    /// The range of elements that was asked for last.
+    #[allow(dead_code, reason = "the measurement of the front end alone has no use for it")]
+    pub fn range_read(&self) -> ElementRange {
+        self.told.range_read.read().clone()
+    }
+
     /// The most elements that were asked for by their names at a time.
     pub fn asked_max(&self) -> u64 {
         self.told.asked_max.load(Ordering::Relaxed)
@@ -447,6 +456,7 @@ impl Store for MemoryStore {
 
     async fn element_page(&self, range: ElementRange) -> Result<ElementPage> {
         self.told.range_reads.fetch_add(1, Ordering::SeqCst);
+        *self.told.range_read.write() = range.clone();
         let page_max = self.told.page_max.load(Ordering::Relaxed);
         const PAGE_BYTES: usize = 1024 * 1024;
         let ElementRange { start, end, reverse, limit } = range;

@@ -1,8 +1,9 @@
 //! Objects: headers that count what a batch does to elements, and plain operations that meet them.
 
+use sextant_common::configuration::Feature;
 use sextant_common::expiry::Tick;
 use sextant_common::marks::{Kind, Marks};
-use sextant_common::object::Header;
+use sextant_common::object::{Bounds, Cut, Header, Tag, element_key, sortable};
 use sextant_common::operation::Misfit;
 
 use super::*;
@@ -128,4 +129,90 @@ fn a_header_of_an_sstable_is_met_by_what_the_p_node_found() {
     assert_eq!(write.marks, base.marks, "its lifetime stays");
     let append = of_base(update("h", Update::Append("x".into())));
     assert_eq!(misfit(&n.evaluate(vec![append]).1), Some(Misfit::WrongKind));
+}
+
+/// A member with its place in the order of scores, and the header that counts it.
+fn scored(n: &Node, score: f64, member: &str, creates: bool) -> Vec<WriteOp> {
+    let named = |tag, name: &[u8], value: &[u8]| WriteOp {
+        key: element_key(b"z", 7, tag, name),
+        effect: Effect::Put(Bytes::copy_from_slice(value)),
+        lifetime: Lifetime::Kept,
+        ..put("", "")
+    };
+    let place = [&sortable(score)[..], member.as_bytes()].concat();
+    let count = Update::Count { kind: Kind::SortedSet, version: 7, creates, counted: 1 };
+    vec![
+        absent(n, named(Tag::ByScore, &place, b"")),
+        absent(n, named(Tag::Score, member.as_bytes(), &score.to_le_bytes())),
+        absent(n, update("z", count)),
+    ]
+}
+
+fn bounded(low: f64, high: f64) -> Bounds {
+    Bounds { low: Cut::of(low, b"m"), high: Some(Cut::of(high, b"m")) }
+}
+
+/// The header of the sorted set after a batch.
+fn leaves(n: &mut Node, ops: Vec<WriteOp>) -> Header {
+    let group = n.evaluate(ops).0.expect("it changes something");
+    let written = group.tables.iter().flat_map(|table| &table.writes).find(|write| write.key == "z");
+    let header = Header::decode(written.and_then(|write| write.value.as_ref()).expect("a header")).unwrap();
+    n.command(&Command::Group(group));
+    header
+}
+
+fn allow_bounds(n: &mut Node) {
+    let founding = Configuration::founding(&sextant_environment::config::LeaseConfig::default(), 1 << 20);
+    let configuration = Configuration { format: Feature::Bounds.format(), ..founding };
+    n.command(&Command::Configure(Configure { term: 1, configuration }));
+    n.commit();
+}
+
+fn puts_header(bounds: Bounds) -> WriteOp {
+    let value = Header { bounds, ..Header::new(7, 5) }.encode();
+    update("z", Update::Header { kind: Kind::SortedSet, value })
+}
+
+#[test]
+fn bounds_of_a_sorted_set_get_as_wide_as_what_is_added() {
+    let mut n = Node::new();
+    allow_bounds(&mut n);
+    assert_eq!(leaves(&mut n, scored(&n, 1.0, "m", true)).bounds, Bounds::default(), "nobody has said any");
+    assert_eq!(leaves(&mut n, vec![puts_header(bounded(1.0, 5.0))]).bounds, bounded(1.0, 5.0));
+    let ops = scored(&n, 3.0, "within", false);
+    assert_eq!(leaves(&mut n, ops), Header { bounds: bounded(1.0, 5.0), ..Header::new(7, 6) });
+    let ops = scored(&n, -2.0, "m", false);
+    assert_eq!(leaves(&mut n, ops).bounds, bounded(-2.0, 5.0));
+    n.freeze(T);
+    let ops = scored(&n, 9.0, "m", false);
+    assert_eq!(leaves(&mut n, ops).bounds, bounded(-2.0, 9.0), "also over a frozen one");
+    // Several in one batch, one of which does nothing.
+    let ops = vec![
+        scored(&n, 10.0, "m", false)[1].clone(),
+        WriteOp {
+            condition: Condition::SeqEquals(Seq(999)),
+            skip_on_failure: true,
+            ..scored(&n, 99.0, "x", false)[1].clone()
+        },
+        scored(&n, -10.0, "m2", false)[1].clone(),
+        update("z", Update::Count { kind: Kind::SortedSet, version: 7, creates: false, counted: 3 }),
+    ];
+    let low = Cut::of(-10.0, b"m2");
+    assert_eq!(leaves(&mut n, ops).bounds, Bounds { low, ..bounded(0.0, 10.0) });
+}
+
+#[test]
+fn only_who_says_what_was_written_keeps_bounds_and_only_where_all_can_read_them() {
+    let mut n = Node::new();
+    assert_eq!(
+        leaves(&mut n, vec![puts_header(bounded(1.0, 5.0))]),
+        Header::new(7, 5),
+        "the format is older"
+    );
+    allow_bounds(&mut n);
+    leaves(&mut n, vec![puts_header(bounded(1.0, 5.0))]);
+    let touch = |lifetime| WriteOp { lifetime, ..update("z", Update::Touch) };
+    let expires = touch(Lifetime::Until(Tick(1 << 50)));
+    assert_eq!(leaves(&mut n, vec![expires]).bounds, bounded(1.0, 5.0));
+    assert_eq!(leaves(&mut n, vec![touch(Lifetime::Kept)]).bounds, Bounds::default(), "as an import does");
 }

@@ -14,7 +14,7 @@ use sextant_common::expiry::Tick;
 use sextant_common::ids::Seq;
 use sextant_common::limits::BATCH_BYTES_MAX;
 use sextant_common::marks::Kind;
-use sextant_common::object::{ELEMENTS_TABLE, Header, Tag, version_of};
+use sextant_common::object::{Bounds, ELEMENTS_TABLE, Header, Tag, version_of};
 use sextant_common::operation::{
     Change, Condition, Effect, Lifetime, Operation, Record, Update, WriteOutcome,
 };
@@ -121,8 +121,8 @@ struct Read {
 struct Cell {
     /// The version that was read, or is expected; 0: there was none. None: it was not asked for.
     seen: Option<Seq>,
-    /// Of an object: the version of its elements, as it was read.
-    seen_version: Option<u64>,
+    /// Of an object, as it was read.
+    seen_header: Option<Header>,
     record: Option<Record>,
     /// Of a record that has changed.
     lifetime: Lifetime,
@@ -143,9 +143,9 @@ impl<'s, S: Store> Draft<'s, S> {
             for (key, record) in keys.iter().zip(records) {
                 bytes += record.as_ref().map_or(0, |record| record.value.len());
                 let seen = Some(record.as_ref().map_or(Seq(0), |record| record.seq));
-                let seen_version = record.as_ref().and_then(header_of).map(|header| header.version);
+                let seen_header = record.as_ref().and_then(header_of);
                 let lifetime = Lifetime::Kept;
-                let cell = Cell { seen, seen_version, record, lifetime, has_changed: false };
+                let cell = Cell { seen, seen_header, record, lifetime, has_changed: false };
                 cells.insert(key.clone(), cell);
             }
             gathered.make_room(bytes)?;
@@ -185,7 +185,7 @@ impl<'s, S: Store> Draft<'s, S> {
                 self.expects = true;
                 Cell {
                     seen: Some(*seq),
-                    seen_version: None,
+                    seen_header: None,
                     record: None,
                     lifetime: Lifetime::Kept,
                     has_changed: false,
@@ -202,7 +202,7 @@ impl<'s, S: Store> Draft<'s, S> {
     fn leave(&mut self, key: &Bytes, record: Option<Record>, lifetime: Lifetime) {
         let cell = self.cells.entry(key.clone()).or_insert(Cell {
             seen: None,
-            seen_version: None,
+            seen_header: None,
             record: None,
             lifetime,
             has_changed: true,
@@ -371,7 +371,8 @@ impl<'s, S: Store> Draft<'s, S> {
         Ok(match self.read.moments {
             // What was not there, or all that was there, was so while the object was this one.
             0 | 1 if !is_of_one_moment => {
-                now.as_ref().and_then(header_of).map(|header| header.version) == cell.seen_version
+                let version = |header: Header| header.version;
+                now.as_ref().and_then(header_of).map(version) == cell.seen_header.map(version)
             }
             _ => now.map_or(Seq(0), |record| record.seq) == cell.seen.unwrap_or_default(),
         })
@@ -399,6 +400,16 @@ impl<'s, S: Store> Draft<'s, S> {
             None => Ok(None),
             Some(record) if record.kind != kind => Err(WRONG_TYPE.into()),
             Some(record) => header_of(record).map(Some).ok_or_else(|| damaged().into()),
+        }
+    }
+
+    /// Of a sorted set: within which all its members are, as they are stored, and as commands have left them.
+    pub fn bounds(&self, key: &[u8], header: &Header) -> Bounds {
+        let seen = self.cells.get(key).and_then(|cell| cell.seen_header);
+        match seen.filter(|seen| seen.version == header.version) {
+            // (Also before what has been removed: those that go together read one range.)
+            Some(seen) => seen.bounds.or(header.bounds),
+            None => header.bounds,
         }
     }
 

@@ -4,7 +4,9 @@ use std::collections::HashSet;
 
 use bytes::Bytes;
 use sextant_common::marks::Kind;
-use sextant_common::object::{Header, Tag, element_key, element_of, element_range, from_sortable, sortable};
+use sextant_common::object::{
+    Bounds, Cut, Header, Tag, element_key, element_of, element_range, from_sortable, places_range, sortable,
+};
 
 use super::super::draft::{Carried, Draft, Nearer, after};
 use super::set::{Drawn, sample};
@@ -67,7 +69,7 @@ pub(super) enum By {
 }
 
 /// A bound, and whether it is outside. Of names: None: none.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) struct Bound<T> {
     pub at: T,
     pub excluded: bool,
@@ -152,7 +154,7 @@ impl Sorted {
         if let Sorted::Store(range) = self {
             let from = &keys[1];
             let members = match draft.object(from, KIND)? {
-                Some(header) => in_range(draft, from, &header, range).await?,
+                Some(header) => in_range(draft, from, &header, range, Goes::ByHeader).await?,
                 None => vec![],
             };
             return Ok(store(draft, key, &members)?);
@@ -177,6 +179,7 @@ impl Sorted {
                         header.count += 1;
                         counts.0 += 1;
                     }
+                    header.bounds = header.bounds.and(Cut::of(score, member));
                     draft.put(by_score(key, &header, score, member), Bytes::new())?;
                     let value = Bytes::copy_from_slice(&(score + 0.0).to_le_bytes());
                     draft.put(element_key(key, header.version, Tag::Score, member), value)?;
@@ -198,7 +201,8 @@ impl Sorted {
                         removed.push((score, member.clone()));
                     }
                 }
-                remove(draft, key, &mut header, &removed)?;
+                let bounds = header.bounds;
+                remove(draft, key, &mut header, &removed, bounds)?;
                 Reply::Integer(removed.len() as i64)
             }
             Sorted::Score(member) => {
@@ -221,27 +225,28 @@ impl Sorted {
             Sorted::Length => Reply::Integer(found.map_or(0, |header| header.count as i64)),
             Sorted::Range(range, shown) => {
                 let members = match found {
-                    Some(header) => in_range(draft, key, &header, range).await?,
+                    Some(header) => in_range(draft, key, &header, range, Goes::ByElements).await?,
                     None => vec![],
                 };
                 show(members, *shown)
             }
             Sorted::RemoveRange(range) => {
                 let Some(mut header) = found else { return Ok(Reply::Integer(0)) };
-                let members = in_range(draft, key, &header, range).await?;
-                remove(draft, key, &mut header, &members)?;
+                let members = in_range(draft, key, &header, range, Goes::ByHeader).await?;
+                let bounds = without(&header, range, &members);
+                remove(draft, key, &mut header, &members, bounds)?;
                 Reply::Integer(members.len() as i64)
             }
             Sorted::Count(range) => {
                 let Some(header) = found else { return Ok(Reply::Integer(0)) };
-                Reply::Integer(in_range(draft, key, &header, range).await?.len() as i64)
+                Reply::Integer(in_range(draft, key, &header, range, Goes::ByElements).await?.len() as i64)
             }
             Sorted::Rank(member, reverse) => {
                 let Some(header) = found else { return Ok(Reply::Nil) };
                 let score = draft.element(key, &header, Tag::Score, member).await?;
                 let Some(score) = score.as_deref().and_then(score_of) else { return Ok(Reply::Nil) };
                 draft.rests_on_header();
-                let (start, end) = element_range(key, header.version, Tag::ByScore);
+                let (start, end) = places_range(key, header.version, &draft.bounds(key, &header));
                 let here = by_score(key, &header, score, member);
                 let behind = (after(&here), end);
                 let others = header.count.saturating_sub(1);
@@ -316,8 +321,9 @@ pub(super) async fn pop<S: Store>(
         return Ok(vec![]);
     }
     let range = Range { by: By::Index(0, last), reverse: highest, limit: None };
-    let members = in_range(draft, key, header, &range).await?;
-    remove(draft, key, header, &members)?;
+    let members = in_range(draft, key, header, &range, Goes::ByHeader).await?;
+    let bounds = without(header, &range, &members);
+    remove(draft, key, header, &members, bounds)?;
     Ok(members)
 }
 
@@ -331,13 +337,15 @@ pub(super) fn show(members: Vec<(f64, Bytes)>, shown: Shown) -> Reply {
     }
 }
 
-/// Members that are there, once each.
+/// Members that are there, once each, and within which those are that are left.
 fn remove<S: Store>(
     draft: &mut Draft<'_, S>,
     key: &Bytes,
     header: &mut Header,
     members: &[(f64, Bytes)],
+    bounds: Bounds,
 ) -> sextant_common::Result<()> {
+    header.bounds = bounds;
     for (score, member) in members {
         draft.remove(by_score(key, header, *score, member))?;
         draft.remove(element_key(key, header.version, Tag::Score, member))?;
@@ -349,12 +357,64 @@ fn remove<S: Store>(
     Ok(())
 }
 
+/// Within which members are once these have gone, which are all of a range, in its order: what was before the first one, and is gone, is
+/// not passed over again.
+fn without(header: &Header, range: &Range, members: &[(f64, Bytes)]) -> Bounds {
+    let bounds = header.bounds;
+    let (Some(first), Some(last)) = (members.first(), members.last()) else { return bounds };
+    let (first, last) = if range.reverse { (last, first) } else { (first, last) };
+    let place = |(score, member): &(f64, Bytes)| Cut::of(*score, member);
+    let (from_lowest, to_highest) = match &range.by {
+        By::Index(start, stop) => {
+            let (from, to) = indices(*start, *stop, header.count);
+            let ends = (from == 0, to == header.count as i64 - 1);
+            if range.reverse { (ends.1, ends.0) } else { ends }
+        }
+        By::Score(least, highest) => {
+            let [start, end] = numbers(least, highest).map(u64::to_be_bytes);
+            let is_least = *least == Bound { at: f64::NEG_INFINITY, excluded: false };
+            let is_highest = *highest == Bound { at: f64::INFINITY, excluded: false };
+            let before_all = start[..] <= *bounds.low.as_bytes();
+            let behind_all = bounds.high.is_some_and(|high| *high.as_bytes() < end[..]);
+            (is_least || before_all, is_highest || behind_all)
+        }
+        By::Name(..) => (false, false),
+    };
+    Bounds {
+        low: if from_lowest { bounds.low.max(place(last)) } else { bounds.low },
+        high: if to_highest { Some(place(first)) } else { bounds.high },
+    }
+}
+
+/// The indices of the first and the last one of so many; of none, if the first is behind the last.
+fn indices(start: i64, stop: i64, count: u64) -> (i64, i64) {
+    let count = count as i64;
+    let from_start = |at: i64| if at < 0 { at.saturating_add(count) } else { at };
+    (from_start(start).max(0), from_start(stop).min(count - 1))
+}
+
+/// Scores, so that numbers sort as they do: of the first one, and right behind the last one.
+fn numbers(least: &Bound<f64>, highest: &Bound<f64>) -> [u64; 2] {
+    let number = |bound: &Bound<f64>| u64::from_be_bytes(sortable(bound.at));
+    [number(least) + u64::from(least.excluded), number(highest) + u64::from(!highest.excluded)]
+}
+
+/// On what it rests what a range has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Goes {
+    /// The command writes, or counts: it is carried out again if the header is another version.
+    ByHeader,
+    /// It only reads: others may write meanwhile, as long as it is the same object.
+    ByElements,
+}
+
 /// The members of a range, in its order.
 async fn in_range<S: Store>(
     draft: &mut Draft<'_, S>,
     key: &Bytes,
     header: &Header,
     range: &Range,
+    goes: Goes,
 ) -> Carried<Vec<(f64, Bytes)>> {
     let (mut skip, mut limit) = match range.limit {
         Some((offset, _)) if offset < 0 => return Ok(vec![]),
@@ -369,8 +429,7 @@ async fn in_range<S: Store>(
         By::Index(start, stop) => {
             draft.rests_on_header();
             let count = header.count as i64;
-            let from_start = |at: i64| if at < 0 { at.saturating_add(count) } else { at };
-            let (from, to) = (from_start(*start).max(0), from_start(*stop).min(count - 1));
+            let (from, to) = indices(*start, *stop, header.count);
             if from > to {
                 return Ok(vec![]);
             }
@@ -378,16 +437,24 @@ async fn in_range<S: Store>(
             if from > count - 1 - to {
                 (reverse, turned, skip) = (!reverse, true, (count - 1 - to) as u64);
             }
-            element_range(key, header.version, Tag::ByScore)
+            places_range(key, header.version, &draft.bounds(key, header))
         }
         By::Score(least, highest) => {
-            let number = |bound: &Bound<f64>| u64::from_be_bytes(sortable(bound.at));
-            let start = number(least) + u64::from(least.excluded);
-            let end = number(highest) + u64::from(!highest.excluded);
+            let [start, end] = numbers(least, highest);
             if start >= end {
                 return Ok(vec![]);
             }
-            (place(start), place(end))
+            let (start, end) = (place(start), place(end));
+            let (first, last) = places_range(key, header.version, &draft.bounds(key, header));
+            match goes {
+                // Bounds are of the header. (Whoever has been disturbed already does without.)
+                Goes::ByElements if first <= start && end <= last || draft.is_of_leader() => (start, end),
+                Goes::ByElements => {
+                    draft.rests_on_header();
+                    (start.max(first), end.min(last))
+                }
+                Goes::ByHeader => (start.max(first), end.min(last)),
+            }
         }
         By::Name(least, highest) => {
             let (first, last) = element_range(key, header.version, Tag::Score);
