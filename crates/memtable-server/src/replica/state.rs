@@ -156,10 +156,12 @@ impl ReplicaState {
         }
     }
 
-    /// The grantor's clocks now.
+    /// The grantor's clocks now. The wall clock is read first: a lease of the same length must not end later by it than by the other,
+    /// however long the thread is away between the two.
     pub fn now(&self) -> Now {
         let clock = &self.env.clock;
-        Now { mono_ns: clock.grantor_ns(), wall: clock.wall() }
+        let wall = clock.wall();
+        Now { mono_ns: clock.grantor_ns(), wall }
     }
 
     pub fn leader(&self) -> Leader {

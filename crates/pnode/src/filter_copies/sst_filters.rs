@@ -5,9 +5,10 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures::StreamExt;
+use futures::stream::FuturesUnordered;
 use sextant_common::filter::SealedFilter;
 use sextant_common::ids::{NodeId, PartitionId, SstId};
-use sextant_common::{Error, Result};
+use sextant_common::{Error, ErrorKind, Result};
 use sextant_environment::shutdown::Shutdown;
 
 use crate::core::Core;
@@ -19,12 +20,82 @@ const FETCHES_MAX: usize = 4;
 const CHUNK_MAX: Duration = Duration::from_secs(2);
 /// Largest filter that is accepted: a table of some hundred million keys.
 const BYTES_MAX: usize = 256 * 1024 * 1024;
-/// How soon failed fetches are tried again, on the next replica: longer the more attempts there were.
+/// How soon a fetch that has failed is tried again, on the next replica: longer the more attempts there were.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 const RETRY_PAUSES_MAX: u32 = 20;
 
 /// Entries that lack the filter of one table.
 type Lacking = Vec<(PartitionId, Weak<Sst>)>;
+
+/// A table whose filter is missing.
+#[derive(Default)]
+struct Wanted {
+    ssts: Lacking,
+    attempts: u32,
+    is_under_way: bool,
+    /// Not to be tried again before.
+    pauses_until_ns: u64,
+}
+
+/// Tables whose filters are missing, by their names: those of newer ones are greater.
+#[derive(Default)]
+struct Missing(BTreeMap<SstId, Wanted>);
+
+impl Missing {
+    fn add(&mut self, partition: PartitionId, sst: Weak<Sst>) {
+        let Some(id) = sst.upgrade().map(|sst| sst.meta.id) else { return };
+        let ssts = &mut self.0.entry(id).or_default().ssts;
+        if !ssts.iter().any(|(_, known)| known.ptr_eq(&sst)) {
+            ssts.push((partition, sst));
+        }
+    }
+
+    /// The newest one that nobody fetches: what was flushed just now is read, and costs whatever is cached until its filter is here.
+    fn next(
+        &mut self,
+        now_ns: u64,
+        is_missing: impl Fn(PartitionId, &Arc<Sst>) -> bool,
+    ) -> Option<(Arc<Sst>, u32)> {
+        let mut found = None;
+        let mut over = Vec::new();
+        for (id, wanted) in self.0.iter_mut().rev() {
+            if wanted.is_under_way || wanted.pauses_until_ns > now_ns {
+                continue;
+            }
+            wanted
+                .ssts
+                .retain(|(partition, sst)| sst.upgrade().is_some_and(|sst| is_missing(*partition, &sst)));
+            let Some(one) = wanted.ssts.first().and_then(|(_, sst)| sst.upgrade()) else {
+                over.push(*id);
+                continue;
+            };
+            wanted.attempts += 1;
+            wanted.is_under_way = true;
+            found = Some((one, wanted.attempts));
+            break;
+        }
+        over.iter().for_each(|id| drop(self.0.remove(id)));
+        found
+    }
+
+    /// One that was fetched, or was not. (It may still be missing in another entry: then it is next.)
+    fn ended(&mut self, id: SstId, result: &Result<()>, now_ns: u64) {
+        let Some(wanted) = self.0.get_mut(&id) else { return };
+        wanted.is_under_way = false;
+        wanted.pauses_until_ns = match result {
+            Ok(()) => 0,
+            Err(_) => {
+                let pause = RETRY_PAUSE * wanted.attempts.min(RETRY_PAUSES_MAX);
+                now_ns.saturating_add(pause.as_nanos() as u64)
+            }
+        };
+    }
+
+    /// When the next one may be tried again.
+    fn pauses_until_ns(&self) -> Option<u64> {
+        self.0.values().filter(|wanted| !wanted.is_under_way).map(|wanted| wanted.pauses_until_ns).min()
+    }
+}
 
 /// Fetches whatever filter is missing in any view, until shutdown.
 pub(super) async fn run_sst_filter_fetcher(core: Arc<Core>, mut shutdown: Shutdown) {
@@ -35,45 +106,29 @@ pub(super) async fn run_sst_filter_fetcher(core: Arc<Core>, mut shutdown: Shutdo
 }
 
 async fn fetch_for_ever(core: &Arc<Core>) {
-    // By table: how often it was tried.
-    let mut wanted: BTreeMap<SstId, (Lacking, u32)> = BTreeMap::new();
+    let clock = &core.env.clock;
+    let mut missing = Missing::default();
+    let mut under_way = FuturesUnordered::new();
     loop {
-        for (partition, sst) in core.views.take_unfiltered() {
-            let Some(id) = sst.upgrade().map(|sst| sst.meta.id) else { continue };
-            let ssts = &mut wanted.entry(id).or_default().0;
-            if !ssts.iter().any(|(_, known)| known.ptr_eq(&sst)) {
-                ssts.push((partition, sst));
-            }
+        core.views.take_unfiltered().into_iter().for_each(|(partition, sst)| missing.add(partition, sst));
+        while under_way.len() < FETCHES_MAX
+            && let Some((sst, attempt)) =
+                missing.next(clock.holder_ns(), |partition, sst| is_missing(core, partition, sst))
+        {
+            under_way.push(async move { (sst.meta.id, attempt, fetch(core, &sst, attempt).await) });
         }
-        let mut work: Vec<(Arc<Sst>, u32)> = Vec::new();
-        wanted.retain(|_, (ssts, attempts)| {
-            ssts.retain(|(partition, sst)| {
-                sst.upgrade().is_some_and(|sst| is_missing(core, *partition, &sst))
-            });
-            let Some(one) = ssts.first().and_then(|(_, sst)| sst.upgrade()) else { return false };
-            *attempts += 1;
-            work.push((one, *attempts));
-            true
-        });
-        if work.is_empty() {
-            core.views.filters_wanted.notified().await;
-            continue;
-        }
-        let failed_attempts: Vec<u32> = futures::stream::iter(work)
-            .map(|(sst, attempt)| async move {
-                match fetch(core, &sst, attempt).await {
-                    Ok(()) => 0,
-                    Err(e) => {
-                        tracing::debug!(sst = %sst.meta.id, attempt, "filter: {e}");
-                        attempt
-                    }
+        let has_room = under_way.len() < FETCHES_MAX;
+        let pause = missing.pauses_until_ns().filter(|_| has_room);
+        let pause = pause.map(|until_ns| Duration::from_nanos(until_ns.saturating_sub(clock.holder_ns())));
+        tokio::select! {
+            Some((id, attempt, fetched)) = under_way.next() => {
+                if let Err(e) = &fetched {
+                    tracing::debug!(sst = %id, attempt, "filter: {e}");
                 }
-            })
-            .buffer_unordered(FETCHES_MAX)
-            .collect()
-            .await;
-        if let Some(fewest) = failed_attempts.into_iter().filter(|attempt| *attempt > 0).min() {
-            tokio::time::sleep(RETRY_PAUSE * fewest.min(RETRY_PAUSES_MAX)).await;
+                missing.ended(id, &fetched, clock.holder_ns());
+            }
+            () = core.views.filters_wanted.notified() => {}
+            () = tokio::time::sleep(pause.unwrap_or_default()), if pause.is_some() => {}
         }
     }
 }
@@ -97,8 +152,13 @@ async fn fetch(core: &Core, sst: &Sst, attempt: u32) -> Result<()> {
     replicas.sort_by_key(|n| core.health.is_avoided(*n, sst.meta.id, now_ns));
     let node = *replicas.first().ok_or_else(|| Error::unavailable("no replica is in the configuration"))?;
     let fetched = fetch_from(core, sst, node).await;
-    if fetched.is_err() {
+    if let Err(e) = &fetched {
+        let now_ns = core.env.clock.holder_ns();
         core.health.replica_failed(node, sst.meta.id, now_ns);
+        // It hangs, or is not there: the others' turn comes first for further tables too.
+        if e.kind == ErrorKind::Unavailable {
+            core.health.server_failed(node, now_ns);
+        }
     }
     fetched
 }
@@ -110,4 +170,44 @@ async fn fetch_from(core: &Core, sst: &Sst, node: NodeId) -> Result<()> {
     let decoded = core.env.blocking(move || SealedFilter::from_bytes(&bytes)).await;
     sst.set_filter(decoded.ok_or_else(|| Error::unavailable("the p-node is stopping"))??);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{sst_id, sst_meta};
+
+    fn sst(counter: u32) -> Arc<Sst> {
+        Arc::new(Sst::new(sst_meta(counter, b"a", b"z")))
+    }
+
+    #[test]
+    fn the_newest_is_fetched_first_each_once_and_what_fails_is_tried_again_later() {
+        let mut missing = Missing::default();
+        let ssts: Vec<_> = (1..=3).map(sst).collect();
+        ssts.iter().for_each(|sst| missing.add(PartitionId(0), Arc::downgrade(sst)));
+        ssts.iter().for_each(|sst| missing.add(PartitionId(0), Arc::downgrade(sst)));
+        let next = |missing: &mut Missing, now_ns| {
+            missing.next(now_ns, |_, sst| !sst.has_filter()).map(|(sst, attempt)| (sst.meta.id, attempt))
+        };
+        assert_eq!(next(&mut missing, 0), Some((sst_id(3), 1)));
+        assert_eq!(next(&mut missing, 0), Some((sst_id(2), 1)));
+        // One that came meanwhile.
+        let newer = sst(4);
+        missing.add(PartitionId(0), Arc::downgrade(&newer));
+        assert_eq!(next(&mut missing, 0), Some((sst_id(4), 1)));
+        assert_eq!(next(&mut missing, 0), Some((sst_id(1), 1)));
+        assert_eq!(next(&mut missing, 0), None, "all are under way");
+        assert_eq!(missing.pauses_until_ns(), None);
+        missing.ended(sst_id(2), &Err(Error::unavailable("late")), 1000);
+        let again_ns = 1000 + RETRY_PAUSE.as_nanos() as u64;
+        assert_eq!(missing.pauses_until_ns(), Some(again_ns));
+        assert_eq!(next(&mut missing, again_ns - 1), None);
+        assert_eq!(next(&mut missing, again_ns), Some((sst_id(2), 2)));
+        // One that nobody has any more is forgotten.
+        drop(newer);
+        missing.ended(sst_id(4), &Err(Error::unavailable("late")), 0);
+        assert_eq!(next(&mut missing, u64::MAX), None);
+        assert_eq!(missing.0.len(), 3);
+    }
 }

@@ -164,7 +164,8 @@ impl Reader {
         let deadline = self.core.deadline(options.deadline);
         let table = self.tables.get(table, deadline).await?;
         let purse = self.large_reads.purse();
-        let mut first = first.0.map(|(_, _, _, consult)| consult);
+        // (Of this very table: its name may have been given to another one since.)
+        let mut first = first.0.filter(|(of, ..)| of.id == table.id).map(|(_, _, _, consult)| consult);
         let mut found = Found { records: vec![None; keys.len()], bytes: 0 };
         for (begin, chunk) in (0..).step_by(READS_AT_ONCE).zip(keys.chunks(READS_AT_ONCE)) {
             let missed = self.look_at_all(&table, chunk, options.mode, first.take(), |at, record| {

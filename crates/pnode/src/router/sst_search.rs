@@ -181,7 +181,8 @@ impl SstSearch {
                     last_error = Error::new(ErrorKind::Corrupt, message);
                 }
                 Err(e) => {
-                    self.core.health.server_failed(node, now_ns);
+                    // (From now on: it may have been waited for.)
+                    self.core.health.server_failed(node, clock.holder_ns());
                     failed.extend(left.iter().map(|sst| (sst.meta.id, node)));
                     // That a server is down is no answer to whoever asks what became of a damaged record.
                     if last_error.kind != ErrorKind::Corrupt {

@@ -198,7 +198,13 @@ pub fn write_request_seeds() -> Vec<Vec<u8>> {
         offset: 3,
         returns: v1::Returns::Before.into(),
         lifetime: Some(v1::Lifetime { lifetime: Some(v1::lifetime::Lifetime::TtlMs(1000)) }),
-        object: Some(v1::ObjectUpdate { kind: 1, version: 7, creates: true, counted: 2 }),
+        object: Some(v1::ObjectUpdate {
+            kind: 1,
+            version: 7,
+            creates: true,
+            counted: 2,
+            bounds: Bytes::from_static(b"\0\xff"),
+        }),
     };
     let base = v1::Base {
         manifest_version: 3,

@@ -531,7 +531,7 @@ impl Pages {
             Ok(says) => says,
             Err(e) => {
                 if e.kind != ErrorKind::Overloaded {
-                    self.core.health.server_failed(node, now_ns);
+                    self.core.health.server_failed(node, self.core.env.clock.holder_ns());
                 }
                 return Err(Redo(e));
             }
