@@ -65,6 +65,9 @@ pub struct Tuning {
     pub log_cache_bytes: u64,
     /// Log entries kept behind the newest snapshot, for followers that lag a little; one that lags more takes the snapshot.
     pub log_entries_kept: u64,
+    /// ... or fewer: those after which the server's log has grown by so many bytes, of all partitions, are purged, so that one in which
+    /// little happens does not hold up the segments of all.
+    pub log_bytes_kept: u64,
     /// Most log entries of one append to a follower. (Its bytes are bounded besides.)
     pub log_entries_per_append: u64,
     /// Entries of a partition's bf-log that its leader keeps for p-nodes, 8 bytes each; one that lags more takes whole filters.
@@ -131,6 +134,7 @@ impl Default for Tuning {
             log_segment_bytes: 64 * MIB,
             log_cache_bytes: 32 * MIB,
             log_entries_kept: 2_000,
+            log_bytes_kept: 256 * MIB,
             log_entries_per_append: 512,
             bf_log_serials: SERIALS_MAX,
             default_filter_inserts: true,

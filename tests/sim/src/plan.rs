@@ -273,6 +273,8 @@ impl Plan {
             log_segment_bytes: 1 << 20,
             log_cache_bytes: *pick(rng, &[16 << 10, 1 << 20]),
             log_entries_kept: *pick(rng, &[5, 50, 2_000]),
+            // (With few entries kept, their bytes do not matter.)
+            log_bytes_kept: if memtable_bytes == 4096 { Tuning::default().log_bytes_kept } else { 256 << 10 },
             log_entries_per_append: *pick(rng, &[1, 16, 512]),
             memtable_bytes,
             freeze_age_ms: *pick(rng, &[2_000, 10_000, 1_800_000]),

@@ -41,7 +41,7 @@ impl Worker {
         if let Some(leading) = &mut self.leading {
             leading.sequencer.refuse_late(replica.shared.env.clock.holder_ns());
         }
-        replica.purge_when_full(now_ns);
+        replica.purge(now_ns);
         if let Some(leading) = &mut self.leading {
             leading.shorten_when_due(replica, now_ns);
             leading.settle_format(replica, now_ns);

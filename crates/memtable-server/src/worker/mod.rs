@@ -18,6 +18,7 @@ mod inbox;
 mod known_log;
 mod leading;
 mod numbers;
+mod old_entries;
 mod pressure;
 mod proposal;
 mod replica;

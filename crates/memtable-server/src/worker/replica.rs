@@ -18,6 +18,7 @@ use sextant_rules::probe::ProbeEvent;
 use tokio::sync::watch;
 
 use super::freezes::Freezes;
+use super::old_entries::OldEntries;
 use super::proposal::Proposal;
 use super::standing::Standing;
 use super::waiting::{self, Waiting};
@@ -63,8 +64,9 @@ pub(super) struct Replica {
     pub term_start: LogPosition,
     pub standing: Standing,
     pub freezes: Freezes,
-    /// Not before this time (grantor's clock) Raft is asked (again) to purge a full log.
-    pub purge_again_ns: u64,
+    old_entries: OldEntries,
+    /// Not before this time (grantor's clock) Raft is asked (again) to purge the log.
+    purge_again_ns: u64,
     /// Not before this time (grantor's clock) the leadership is to be handed over because the log is full. It outlives a leadership.
     pub full_log_rest_ns: u64,
     /// Groups that were formed here, and their writes.
@@ -149,6 +151,7 @@ impl Replica {
             term_start,
             standing: Standing::default(),
             freezes: Freezes::default(),
+            old_entries: OldEntries::default(),
             purge_again_ns: 0,
             full_log_rest_ns: 0,
             groups: 0,
@@ -421,23 +424,31 @@ impl Replica {
         }
     }
 
-    /// Entries that are kept for followers that lag a little give way when the log is full, here or at a follower: such a follower
-    /// takes a snapshot, and with it purges what it has of the log.
+    /// Entries that are flushed, and kept for those that lag a little, give way when they are [old](OldEntries); all of them when the
+    /// log is full, here or at a follower: such a follower takes a snapshot, and with it purges what it has of the log.
     ///
-    /// Asked until it is done: Raft purges nothing beyond the snapshot that it knows, and hears of a new one later than this.
-    pub fn purge_when_full(&mut self, now_ns: u64) {
+    /// Asked until it is done: Raft purges nothing beyond the snapshot that it knows, and hears of a new one later than this, or not
+    /// at all, if it was just building one.
+    pub fn purge(&mut self, now_ns: u64) {
         let persisted = self.partition.persisted().index;
-        let is_done = self.log.purged().map_or(0, |id| id.index) >= persisted;
-        if is_done
-            || now_ns < self.purge_again_ns
-            || self.log_takes_groups().is_ok() && !self.has_full_follower()
-        {
+        let (log_bytes, newest) = (self.server_log.stats().bytes, self.partition.last().index);
+        let old = self.old_entries.up_to(log_bytes, newest, self.tuning.log_bytes_kept);
+        if now_ns < self.purge_again_ns {
+            return;
+        }
+        let purged = self.log.purged().map_or(0, |id| id.index);
+        let up_to = match purged < persisted && (self.log_takes_groups().is_err() || self.has_full_follower()) {
+            true => persisted,
+            false => old.unwrap_or(0).min(persisted),
+        };
+        if purged >= up_to {
             return;
         }
         self.purge_again_ns = now_ns.saturating_add(PURGE_AGAIN_NS);
         let raft = self.raft.clone();
         self.background.spawn(async move {
-            let _ = raft.trigger().purge_log(persisted).await;
+            let _ = raft.trigger().snapshot().await;
+            let _ = raft.trigger().purge_log(up_to).await;
         });
     }
 

@@ -146,6 +146,39 @@ async fn answers_that_wrote_nothing_do_not_hold_the_log() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_partition_in_which_nothing_happens_does_not_hold_the_log_of_all() {
+    let tuning = Tuning {
+        log_segment_bytes: 4 << 20,
+        freeze_log_bytes: 32 << 10,
+        log_bytes_kept: 32 << 10,
+        ..Tuning::default()
+    };
+    let kept = tuning.log_entries_kept;
+    let c = Cluster::start_with(2, tuning).await;
+    c.create_table(0).await;
+    c.create_table(1).await;
+    c.open_session(77).await;
+    let number = |i: usize, partition: usize, name: &str| c.status(i)["partitions"][partition][name].as_u64();
+    let quiet_before = number(c.leader(1).await, 1, "last_index").unwrap();
+    let mut no = 0;
+    eventually(async || {
+        for _ in 0..20 {
+            no += 1;
+            let mut request = put(0, "k", "v");
+            (request.session, request.request_no) = (77, no);
+            request.ops[0].condition = v1::Condition::Present.into();
+            request.ops[0].base = Some(v1::Base { manifest_version: u64::MAX, ..Default::default() });
+            assert_eq!(c.write(request).await.status(), v1::WriteStatus::WriteConditionFailed);
+        }
+        let is_purged = |i| number(i, 1, "purged_index").is_some_and(|purged| purged >= quiet_before);
+        (0..3).all(is_purged).then_some(())
+    })
+    .await;
+    let last = number(c.leader(1).await, 1, "last_index").unwrap();
+    assert!(last < kept, "by their number all its entries are kept: {last}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_follower_whose_disk_is_full_refuses_a_snapshot_and_takes_it_when_there_is_room() {
     // The error of its disk ended the replica's Raft, and so the process, and again after each start.
     let tuning = Tuning {

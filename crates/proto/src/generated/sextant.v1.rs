@@ -463,7 +463,7 @@ pub struct WriteOp {
     #[prost(message, optional, tag = "15")]
     pub object: ::core::option::Option<ObjectUpdate>,
 }
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ObjectUpdate {
     /// 1: hash, 2: set, 3: sorted set, 4: list.
     #[prost(uint32, tag = "1")]
@@ -477,6 +477,10 @@ pub struct ObjectUpdate {
     /// How many of the operations right before this one count.
     #[prost(uint32, tag = "4")]
     pub counted: u32,
+    /// With WRITE_HEADER, of a sorted set: between which places its members are. Whoever does not know it, or whose partition is of a format
+    /// below 4, goes without.
+    #[prost(bytes = "bytes", tag = "5")]
+    pub bounds: ::prost::bytes::Bytes,
 }
 /// One atomic batch of writes to one partition.
 #[derive(Clone, PartialEq, ::prost::Message)]

@@ -177,7 +177,8 @@ fn puts_header(bounds: Bounds) -> WriteOp {
 fn bounds_of_a_sorted_set_get_as_wide_as_what_is_added() {
     let mut n = Node::new();
     allow_bounds(&mut n);
-    assert_eq!(leaves(&mut n, scored(&n, 1.0, "m", true)).bounds, Bounds::default(), "nobody has said any");
+    let ops = scored(&n, 1.0, "m", true);
+    assert_eq!(leaves(&mut n, ops).bounds, Bounds::default(), "nobody has said any");
     assert_eq!(leaves(&mut n, vec![puts_header(bounded(1.0, 5.0))]).bounds, bounded(1.0, 5.0));
     let ops = scored(&n, 3.0, "within", false);
     assert_eq!(leaves(&mut n, ops), Header { bounds: bounded(1.0, 5.0), ..Header::new(7, 6) });
