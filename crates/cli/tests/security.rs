@@ -436,9 +436,9 @@ async fn users_may_do_what_their_rules_say_and_nobody_else_anything() {
     assert_eq!(bob.say("AUTH bob b0b").await, "+OK");
     for (command, begins) in [
         ("GET app:1", "one"),
-        ("GET other", "-NOPERM No permissions to access a key"),
-        ("MGET app:1 other", "-NOPERM No permissions"),
-        ("SET app:1 x", "-NOPERM User bob has no permissions to run the 'set' command"),
+        ("GET other", "-NOPERM this user has no permissions to access one of the keys used as arguments"),
+        ("MGET app:1 other", "-NOPERM this user has no permissions"),
+        ("SET app:1 x", "-NOPERM this user has no permissions to run the 'set' command"),
         ("DEL app:1", "-NOPERM"),
         ("CONFIG GET *", "-NOPERM"),
         ("CLIENT LIST", "-NOPERM"),
@@ -456,7 +456,7 @@ async fn users_may_do_what_their_rules_say_and_nobody_else_anything() {
     let mut carol = Resp::connect(&plain, resp_addr).await;
     for (command, begins) in [
         ("AUTH carol c4rol", "+OK"),
-        ("GET app:1", "-NOPERM No permissions to access a key"),
+        ("GET app:1", "-NOPERM this user has no permissions to access one of the keys used as arguments"),
         ("SELECT 2", "-NOPERM No permissions to access database 2"),
         ("SELECT 1", "+OK"),
         ("GET app:1", "$-1"),

@@ -21,7 +21,7 @@ use tokio::task::futures::TaskLocalFuture;
 use crate::clock::Clock;
 
 /// Operations that are kept.
-const KEPT_MAX: usize = 128;
+pub const KEPT_MAX: usize = 128;
 /// Lines a second in the log of the process.
 const LINES_A_SECOND: u32 = 10;
 /// Of a key, in bytes.
@@ -195,6 +195,11 @@ impl SlowLog {
     /// One that finds nothing slow, for servers that have none.
     pub fn off(clock: Arc<dyn Clock>) -> Self {
         Self::new(clock, 0, &mut Registry::default())
+    }
+
+    /// From how long on an operation is slow; None: nothing is.
+    pub fn threshold_ns(&self) -> Option<u64> {
+        self.0.threshold_ns
     }
 
     #[inline]

@@ -15,6 +15,7 @@ use tokio::sync::oneshot;
 
 use crate::command_table::{COMMANDS, Id};
 use crate::frame::{Protocol, Reply};
+use crate::subcommands::SUBCOMMANDS;
 use crate::who::DEFAULT_USER;
 
 /// Longest name or library name that is kept, in bytes: a client's name is not a place to store data.
@@ -65,7 +66,7 @@ pub(crate) struct ClientEntry {
     task: AtomicWaker,
     /// When it last sent something.
     heard_ns: AtomicU64,
-    /// Its last command.
+    /// Its last command: a place in the table, or, behind that, among the subcommands.
     command: AtomicU16,
     /// Commands that wait for `EXEC`.
     queued: AtomicI64,
@@ -137,10 +138,20 @@ impl ClientEntry {
         self.heard_ns.store(now_ns, Ordering::Relaxed);
     }
 
-    /// That is its last command.
+    /// That is its last command, and its place among [`SUBCOMMANDS`], if it has one.
     #[inline]
-    pub fn asked(&self, id: Id) {
-        self.command.store(id as u16, Ordering::Relaxed);
+    pub fn asked(&self, id: Id, subcommand: Option<usize>) {
+        let place = subcommand.map_or(id as usize, |at| COMMANDS.len() + at);
+        self.command.store(u16::try_from(place).unwrap_or(NO_COMMAND), Ordering::Relaxed);
+    }
+
+    /// Its full name.
+    fn last_command(&self) -> &'static str {
+        let place = usize::from(self.command.load(Ordering::Relaxed));
+        match (COMMANDS.get(place), place.checked_sub(COMMANDS.len())) {
+            (Some(spec), _) => spec.name,
+            (None, at) => at.and_then(|at| SUBCOMMANDS.get(at)).unwrap_or(&"NULL"),
+        }
     }
 
     /// So many commands wait for `EXEC`; None: no transaction is open.
@@ -283,7 +294,6 @@ impl Clients {
             (false, NO_TRANSACTION) => "N",
             (false, _) => "x",
         };
-        let command = COMMANDS.get(usize::from(entry.command.load(Ordering::Relaxed)));
         let mut line = String::new();
         let _ = writeln!(
             line,
@@ -297,7 +307,7 @@ impl Clients {
             seconds_since(entry.connected_ns),
             seconds_since(entry.heard_ns.load(Ordering::Relaxed)),
             about.database.number(),
-            command.map_or("NULL", |spec| spec.name),
+            entry.last_command(),
             if about.user.is_empty() { DEFAULT_USER } else { &about.user },
             if about.protocol == Protocol::Resp3 { 3 } else { 2 },
             String::from_utf8_lossy(&about.library),

@@ -32,6 +32,7 @@ mod replies;
 mod server;
 mod shared;
 mod store;
+mod subcommands;
 mod waiters;
 mod who;
 

@@ -10,6 +10,7 @@ use sextant_environment::env::{Holder, Identity};
 
 use crate::command_table::{Id, Spec};
 use crate::frame::{Command, Reply};
+use crate::subcommands;
 
 /// Without access control: everybody, who may do everything.
 pub(crate) struct Who {
@@ -206,10 +207,10 @@ impl Who {
         // What concerns the connection alone is everybody's.
         let Some(class) = class else { return Ok(()) };
         if who.may(class).is_err() {
-            return Err(not_permitted(&who.name, spec.name));
+            return Err(not_permitted(subcommands::full_name(spec, command)));
         }
         if class == Class::Dangerous && who.may_empty(database.table()).is_err() {
-            return Err(not_permitted(&who.name, spec.name));
+            return Err(not_permitted(subcommands::full_name(spec, command)));
         }
         for (at, place) in spec.key_places(command).into_iter().enumerate() {
             let key = command.arg(place);
@@ -219,7 +220,7 @@ impl Who {
                 classes[1] = Some(Class::Read);
             }
             if classes.into_iter().flatten().any(|class| who.may_key(class, database.table(), key).is_err()) {
-                return Err(Reply::error("NOPERM No permissions to access a key"));
+                return Err(KEY_NOT_PERMITTED);
             }
         }
         Ok(())
@@ -314,8 +315,13 @@ fn reads_too(id: Id, at: usize, command: &Command<'_>) -> bool {
 
 pub(crate) const DEFAULT_USER: &str = "default";
 
-pub(crate) fn not_permitted(user: &str, command: &str) -> Reply {
-    Reply::error(format!("NOPERM User {user} has no permissions to run the '{command}' command"))
+pub(crate) const KEY_NOT_PERMITTED: Reply = Reply::Error(Bytes::from_static(
+    b"NOPERM this user has no permissions to access one of the keys used as arguments",
+));
+
+/// `command`: its full name.
+pub(crate) fn not_permitted(command: &str) -> Reply {
+    Reply::error(format!("NOPERM this user has no permissions to run the '{command}' command"))
 }
 
 #[cfg(test)]

@@ -437,7 +437,8 @@ impl Replica {
             return;
         }
         let purged = self.log.purged().map_or(0, |id| id.index);
-        let up_to = match purged < persisted && (self.log_takes_groups().is_err() || self.has_full_follower()) {
+        let up_to = match purged < persisted && (self.log_takes_groups().is_err() || self.has_full_follower())
+        {
             true => persisted,
             false => old.unwrap_or(0).min(persisted),
         };

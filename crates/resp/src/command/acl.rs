@@ -65,7 +65,7 @@ pub(super) fn acl(command: &Command<'_>, conversation: &mut Conversation) -> Act
     if is_admins && !conversation.who.may_administrate() {
         let command = format!("acl|{name}");
         conversation.who.refused(&command);
-        return Action::Reply(not_permitted(conversation.who.name(), &command));
+        return Action::Reply(not_permitted(&command));
     }
     let Some(desk) = conversation.who.desk().cloned() else {
         return Action::Reply(without_access_control(name, command));

@@ -2,7 +2,7 @@
 
 mod kill;
 
-use super::errors::{NOT_AN_INTEGER, SYNTAX, unknown_subcommand, wrong_arity};
+use super::errors::{NOT_AN_INTEGER, SYNTAX, unknown_subcommand, unsupported, wrong_arity};
 use super::hello::{bad_name, is_valid_name};
 use super::{Action, Conversation, Release, Wanted, is};
 use crate::config::Order;
@@ -61,7 +61,7 @@ fn subcommand(command: &Command<'_>, conversation: &mut Conversation) -> Result<
     let subcommand = command.arg(1);
     if let Some((name, why)) = REFUSED.into_iter().find(|(name, _)| is(subcommand, name)) {
         let name = name.to_ascii_uppercase();
-        return Err(Reply::error(format!("ERR CLIENT {name} is not supported: {why}")));
+        return Err(unsupported(&format!("CLIENT {name}"), why));
     }
     let Some((name, len)) = SUBCOMMANDS.into_iter().find(|(name, _)| is(subcommand, name)) else {
         return Err(unknown_subcommand(command, "CLIENT"));
@@ -72,7 +72,7 @@ fn subcommand(command: &Command<'_>, conversation: &mut Conversation) -> Result<
     if OF_OTHERS.contains(&name) && !conversation.who.may_administrate() {
         let command = format!("client|{name}");
         conversation.who.refused(&command);
-        return Err(not_permitted(conversation.who.name(), &command));
+        return Err(not_permitted(&command));
     }
     // It would take effect at once, whatever becomes of the transaction.
     if AT_ONCE.contains(&name) && conversation.transactions.is_open() {

@@ -2,22 +2,22 @@
 
 use sextant_common::database::Database;
 use sextant_common::limits::VALUE_BYTES_MAX;
+use sextant_environment::slow_log::{KEPT_MAX, SlowLog};
 
-use super::errors::{unknown_subcommand, wrong_arity};
+use super::errors::{unknown_subcommand, unsupported, wrong_arity};
 use super::is;
 use super::scan::glob;
 use crate::config::RespConfig;
 use crate::frame::{Command, Reply};
+use crate::shared::Shared;
 
 /// Each is compared with all parameters, while others wait.
 const PATTERNS_MAX: usize = 128;
 
-pub(super) fn config(command: &Command<'_>, settings: &RespConfig) -> Reply {
+pub(super) fn config<S>(command: &Command<'_>, shared: &Shared<S>) -> Reply {
     if let Some(name) = ["set", "rewrite", "resetstat"].iter().find(|name| is(command.arg(1), name)) {
         let name = name.to_ascii_uppercase();
-        return Reply::error(format!(
-            "ERR CONFIG {name} is not supported: settings are in the servers' files"
-        ));
+        return unsupported(&format!("CONFIG {name}"), "settings are in the servers' files");
     }
     if !is(command.arg(1), "get") {
         return unknown_subcommand(command, "CONFIG");
@@ -28,7 +28,7 @@ pub(super) fn config(command: &Command<'_>, settings: &RespConfig) -> Reply {
     if command.len() - 2 > PATTERNS_MAX {
         return Reply::error(format!("ERR CONFIG GET takes up to {PATTERNS_MAX} patterns"));
     }
-    let mut parameters = parameters(settings).map(|parameter| (parameter, false));
+    let mut parameters = parameters(&shared.config, &shared.slow).map(|parameter| (parameter, false));
     // One pattern at a time: compiled, it may be a hundred times as long.
     for at in 2..command.len() {
         let pattern = match glob(&command.arg(at).to_ascii_lowercase()) {
@@ -43,7 +43,7 @@ pub(super) fn config(command: &Command<'_>, settings: &RespConfig) -> Reply {
     Reply::Map(found.map(|(name, value)| (Reply::bulk(name), Reply::Bulk(value.into()))).collect())
 }
 
-fn parameters(settings: &RespConfig) -> [(&'static str, String); 11] {
+fn parameters(settings: &RespConfig, slow: &SlowLog) -> [(&'static str, String); 13] {
     [
         // Every write is synced before it is acknowledged, and there are no snapshots to schedule.
         ("appendonly", "yes".into()),
@@ -56,10 +56,53 @@ fn parameters(settings: &RespConfig) -> [(&'static str, String); 11] {
         ("maxmemory-policy", EVICTION.into()),
         ("notify-keyspace-events", String::new()),
         ("proto-max-bulk-len", VALUE_BYTES_MAX.to_string()),
+        ("slowlog-log-slower-than", slower_than_us(slow).to_string()),
+        ("slowlog-max-len", KEPT_MAX.to_string()),
         ("tcp-keepalive", settings.tcp_keepalive_s.to_string()),
         ("timeout", settings.idle_timeout().map_or(0, |idle| idle.as_secs().max(1)).to_string()),
     ]
 }
 
+/// In microseconds; -1: nothing is slow.
+fn slower_than_us(slow: &SlowLog) -> i64 {
+    slow.threshold_ns().map_or(-1, |ns| i64::try_from(ns / 1_000).unwrap_or(i64::MAX))
+}
+
 /// There is none.
 pub(super) const EVICTION: &str = "noeviction";
+
+#[cfg(test)]
+mod tests {
+    use prometheus_client::registry::Registry;
+    use sextant_environment::Env;
+    use sextant_environment::slow_log::Done;
+
+    use super::*;
+
+    fn slow_from(threshold_ms: u64) -> SlowLog {
+        SlowLog::new(Env::real().clock, threshold_ms, &mut Registry::default())
+    }
+
+    #[test]
+    fn what_is_slow_is_told_in_microseconds() {
+        for (threshold_ms, told_us) in [(0, -1), (1, 1_000), (37, 37_000), (3_600_000, 3_600_000_000)] {
+            assert_eq!(slower_than_us(&slow_from(threshold_ms)), told_us);
+        }
+    }
+
+    #[test]
+    fn as_many_slow_commands_are_kept_as_is_told() {
+        let slow = slow_from(1);
+        for _ in 0..=KEPT_MAX {
+            let done = Done {
+                operation: "get",
+                client: String::new(),
+                request: None,
+                key: None,
+                took_ns: 2_000_000,
+            };
+            slow.note(done, None);
+        }
+        assert_eq!(slow.len(), KEPT_MAX);
+    }
+}

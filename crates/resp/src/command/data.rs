@@ -10,8 +10,9 @@ use sextant_common::operation::{
     Condition, Lifetime, LifetimeTest, Operation, Put, Returns, Update, parse_decimal,
 };
 
-use super::errors::{self, NOT_A_FLOAT, SYNTAX, TOO_LONG, store_error};
+use super::errors::{self, SYNTAX, TOO_LONG, store_error};
 use super::is;
+use super::refusals::DATABASES;
 use super::request::{Aspect, ChangeReply, LifeForm, Move, Request, SetReply};
 use crate::command_table::Id;
 use crate::frame::{Command, Reply, parse_integer};
@@ -51,7 +52,9 @@ pub(super) fn decode(id: Id, command: &Command<'_>, database: Database) -> Resul
             None => Err(Reply::error("ERR decrement would overflow")),
         },
         Id::Incrbyfloat => {
-            let by = parse_decimal(command.arg(2)).ok_or(NOT_A_FLOAT)?;
+            let Some(by) = parse_decimal(command.arg(2)) else {
+                return Ok(Request::Inspect(key(command, 1)?, Aspect::NoDecimal));
+            };
             let op = update(command, Update::IncrementDecimal(by))?.returning(Returns::After);
             Ok(change(op, ChangeReply::Value))
         }
@@ -299,9 +302,8 @@ fn copy(command: &Command<'_>, database: Database) -> Result<Request, Reply> {
             replaces = true;
         } else if is(command.arg(i), "db") && i + 1 < command.len() {
             i += 1;
-            let to = Database::new(integer(command, i)?).ok_or(errors::DATABASE_OUT_OF_RANGE)?;
-            if to != database {
-                return Err(Reply::error("ERR COPY into another database is not supported"));
+            if errors::database(command.arg(i))? != database {
+                return Err(errors::unsupported("COPY into another database", DATABASES));
             }
         } else {
             return Err(SYNTAX);

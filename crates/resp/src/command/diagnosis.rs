@@ -47,8 +47,9 @@ pub(super) fn memory(command: &Command<'_>) -> Result<Request, Reply> {
         match command.len() {
             3 => {}
             5 if is(command.arg(3), "samples") => {
-                if parse_integer(command.arg(4)).is_none_or(|samples| samples < 0) {
-                    return Err(NOT_AN_INTEGER);
+                let samples = parse_integer(command.arg(4)).ok_or(NOT_AN_INTEGER)?;
+                if samples < 0 {
+                    return Err(errors::SYNTAX);
                 }
             }
             _ => return Err(errors::SYNTAX),
@@ -61,7 +62,9 @@ pub(super) fn memory(command: &Command<'_>) -> Result<Request, Reply> {
         }
         2 if is(word, "purge") => Reply::OK,
         2 if is(word, "stats") => Reply::Map(vec![]),
-        _ if about_usage => wrong_arity("memory|usage"),
+        _ if ["usage", "doctor", "purge", "stats"].iter().any(|name| is(word, name)) => {
+            wrong_arity(&format!("memory|{}", String::from_utf8_lossy(word).to_ascii_lowercase()))
+        }
         _ => unknown_subcommand(command, "MEMORY"),
     })
 }

@@ -1,19 +1,22 @@
 //! Error replies: Redis' texts, and the store's errors in terms that Redis clients understand.
 
 use bytes::Bytes;
+use sextant_common::database::Database;
 use sextant_common::marks::Kind;
 use sextant_common::operation::{Misfit, Record};
 use sextant_common::{Error, ErrorKind};
 
 use super::{Action, help, is};
-use crate::frame::{Command, Reply};
+use crate::frame::{Command, Reply, parse_integer};
 
 /// How much of the arguments, and of the name, an unknown command's error repeats (Redis' figure).
 const QUOTED_BYTES_MAX: usize = 128;
 
 pub(super) const SYNTAX: Reply = Reply::Error(Bytes::from_static(b"ERR syntax error"));
-pub(super) const DATABASE_OUT_OF_RANGE: Reply =
-    Reply::Error(Bytes::from_static(b"ERR DB index is out of range"));
+const DATABASE_OUT_OF_RANGE: Reply = Reply::Error(Bytes::from_static(b"ERR DB index is out of range"));
+const NO_INT: Reply = Reply::Error(Bytes::from_static(
+    b"ERR value is out of range, value must between -2147483648 and 2147483647",
+));
 pub(super) const NOT_AN_INTEGER: Reply =
     Reply::Error(Bytes::from_static(b"ERR value is not an integer or out of range"));
 
@@ -26,6 +29,13 @@ pub(super) const TOO_LONG: Reply =
 pub(super) const CROSS_SLOT: Reply = Reply::Error(Bytes::from_static(
     b"CROSSSLOT Keys in request don't hash to the same partition: keys with the same {hash tag} do",
 ));
+
+/// An argument that says which database is meant.
+pub(super) fn database(word: &[u8]) -> Result<Database, Reply> {
+    let number = parse_integer(word).ok_or(NOT_AN_INTEGER)?;
+    i32::try_from(number).map_err(|_| NO_INT)?;
+    Database::new(number).ok_or(DATABASE_OUT_OF_RANGE)
+}
 
 /// Why a change does not go with the value that it meets. `is_decimal`: it adds decimal numbers.
 pub(super) fn misfit(misfit: Misfit, is_decimal: bool) -> Reply {
@@ -55,6 +65,12 @@ pub(super) fn plain(record: Option<Record>) -> Reply {
 
 pub(super) fn wrong_arity(name: &str) -> Reply {
     Reply::error(format!("ERR wrong number of arguments for '{name}' command"))
+}
+
+/// What Redis has and a p-node has not. Not `ERR`: some clients take that for an answer like any other, and what they sent is lost
+/// without a word.
+pub(super) fn unsupported(what: &str, why: &str) -> Reply {
+    Reply::error(format!("UNSUPPORTED {what} is not supported: {why}"))
 }
 
 /// Of one that is not there; or what there is, if that is asked. `help`: the command in capitals.

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use sextant_common::database::Database;
 
-use super::errors::{DATABASE_OUT_OF_RANGE, NOT_AN_INTEGER, SYNTAX, store_error};
+use super::errors::{self, SYNTAX, store_error};
 use super::info::REDIS_VERSION;
 use super::{Action, Conversation, Waited, Wanted, acl, is};
 use crate::config::Order;
@@ -49,8 +49,8 @@ fn greet(command: &Command<'_>, conversation: &mut Conversation) -> Result<Actio
     let then = move |conversation: &mut Conversation| {
         if conversation.who.is_nobody() {
             return Reply::error(
-                "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH \
-                 <user> <pass> option can be used to authenticate the client and select the RESP protocol version at \
+                "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO AUTH <user> \
+                 <pass> option can be used to authenticate the client and select the RESP protocol version at \
                  the same time",
             );
         }
@@ -149,14 +149,14 @@ fn selected<S>(
     conversation: &mut Conversation,
     shared: &Shared<S>,
 ) -> Result<Database, Reply> {
-    let number = parse_integer(command.arg(1)).ok_or(NOT_AN_INTEGER)?;
-    let database = Database::new(number).ok_or(DATABASE_OUT_OF_RANGE)?;
+    let database = errors::database(command.arg(1))?;
     if database != conversation.who.database() && conversation.transactions.watches() {
-        return Err(Reply::error("ERR SELECT is not supported while keys of another database are watched"));
+        return Err(errors::unsupported("SELECT of another database", "keys of this one are watched"));
     }
     if !conversation.who.may_enter(database) {
         shared.metrics.refused_commands.inc();
         conversation.who.refused("select");
+        let number = database.number();
         return Err(Reply::error(format!("NOPERM No permissions to access database {number}")));
     }
     Ok(database)

@@ -38,6 +38,7 @@ use crate::config::Order;
 use crate::frame::{Command, Protocol, Reply};
 use crate::shared::Shared;
 use crate::store::Store;
+use crate::subcommands;
 use crate::who::Who;
 
 pub(crate) use acl::Waited;
@@ -131,7 +132,7 @@ pub(crate) fn decode<S: Store>(
         conversation.transactions.refuse();
         return (Some(spec.id), Action::Reply(errors::wrong_arity(spec.name)));
     }
-    conversation.entry.asked(spec.id);
+    conversation.entry.asked(spec.id, subcommands::find(spec, command));
     if let Err(refused) = conversation.who.permit(spec, command) {
         conversation.transactions.refuse();
         shared.metrics.refused_commands.inc();
@@ -217,7 +218,7 @@ fn run<S: Store>(
         Id::Reset => hello::reset(conversation, shared.config.order),
         Id::Client => return client::client(command, conversation, shared),
         Id::Command => introspection::command(command),
-        Id::Config => config::config(command, &shared.config),
+        Id::Config => config::config(command, shared),
         Id::Info => info::info(command, shared),
         Id::Slowlog => slowlog::slowlog(command, shared),
         Id::Time => info::time(shared),

@@ -1,11 +1,12 @@
 //! Commands of Redis that are not there, and why not.
 
+use super::errors::unsupported;
 use super::is;
 use crate::frame::{Command, Reply};
 
 const CHANNELS: &str = "there are no channels: p-nodes tell each other nothing";
 const SCRIPTS: &str = "there are no scripts: a transaction (MULTI, WATCH) does what they would";
-const DATABASES: &str = "nothing goes from one database to another";
+pub(super) const DATABASES: &str = "nothing goes from one database to another";
 const CLUSTER: &str =
     "a p-node is no node of a Redis cluster, and has no replicas: it sends commands where they belong";
 /// As a Redis says it that is no node of a cluster, as clients may look for that.
@@ -102,7 +103,7 @@ pub(super) fn refusal(command: &Command<'_>) -> Option<Reply> {
     }
     let (why, names) = REFUSED.iter().find(|(_, names)| names.iter().any(|name| is(command.arg(0), name)))?;
     let name = names.iter().find(|name| is(command.arg(0), name))?.to_ascii_uppercase();
-    Some(Reply::error(format!("ERR {name} is not supported: {why}")))
+    Some(unsupported(&name, why))
 }
 
 #[cfg(test)]

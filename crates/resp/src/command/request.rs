@@ -42,6 +42,8 @@ pub(crate) enum Aspect {
     /// About how many bytes it takes.
     Bytes,
     Life(LifeForm),
+    /// What is to be added to it is no number.
+    NoDecimal,
 }
 
 /// How it is said when a record expires.
@@ -81,6 +83,9 @@ impl Aspect {
         }
         if record.as_ref().is_some_and(|record| record.kind != Kind::Plain) {
             return errors::WRONG_TYPE;
+        }
+        if let Self::NoDecimal = self {
+            return errors::NOT_A_FLOAT;
         }
         let value = record.map(|record| record.value);
         match self {

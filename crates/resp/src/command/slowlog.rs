@@ -23,7 +23,15 @@ pub(super) fn slowlog<S>(command: &Command<'_>, shared: &Shared<S>) -> Reply {
             shared.slow.clear();
             Reply::OK
         }
-        (_, name) if ["get", "len", "reset"].iter().any(|known| is(name, known)) => wrong_arity("slowlog"),
+        (_, name) if is(name, "get") => {
+            let name = String::from_utf8_lossy(name).into_owned();
+            Reply::error(format!(
+                "ERR unknown subcommand or wrong number of arguments for '{name}'. Try SLOWLOG HELP."
+            ))
+        }
+        (_, name) if is(name, "len") || is(name, "reset") => {
+            wrong_arity(&format!("slowlog|{}", String::from_utf8_lossy(name).to_ascii_lowercase()))
+        }
         _ => unknown_subcommand(command, "SLOWLOG"),
     }
 }

@@ -24,7 +24,7 @@ use crate::frame::{Command, Reply};
 use crate::shared::Shared;
 use crate::store::Store;
 use crate::waiters::Waiter;
-use crate::who::Standing;
+use crate::who::{KEY_NOT_PERMITTED, Standing};
 
 /// Most keys that one waits for, and their bytes.
 const KEYS_MAX: usize = 1000;
@@ -276,7 +276,7 @@ impl Waiting {
             return Tried::Nothing;
         }
         if standing.as_mut().is_some_and(|standing| !standing.may_take(&self.object.keys)) {
-            return Tried::Done(Reply::error("NOPERM No permissions to access a key"));
+            return Tried::Done(KEY_NOT_PERMITTED);
         }
         let mut failure = None;
         for keys in together(shared, there) {

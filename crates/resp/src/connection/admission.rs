@@ -134,13 +134,18 @@ impl Admission {
         if gives_up.as_mut().poll(cx).is_pending() {
             return Reading::Waits;
         }
+        self.let_go();
+        Reading::Refused
+    }
+
+    /// The command is not received: it neither holds nor waits for anything any more.
+    pub fn let_go(&mut self) {
         self.gives_up = None;
         self.taking_room = None;
         self.room.clear();
         self.due = None;
         self.taking_bytes = None;
         self.carried = None;
-        Reading::Refused
     }
 
     /// Whether the client has taken too long to send what it began. If not, the task is woken when it has.

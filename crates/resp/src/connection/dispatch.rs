@@ -16,7 +16,7 @@ use super::{Asked, Connection, Due, EXPECTED_BYTES_MAX, Intake, OUTPUT_BYTES_HIG
 use crate::command::{self, Action, Ahead, Request};
 use crate::command_table::{self, Access, Id};
 use crate::config::Order;
-use crate::frame::Reply;
+use crate::frame::{ProtocolError, Reply};
 use crate::replies::SHORT_BYTES;
 use crate::store::{Look, Store};
 
@@ -143,7 +143,7 @@ impl<S: Store> Connection<S> {
             }
             match self.parser.parse(&mut self.input) {
                 Ok(true) => {}
-                Ok(false)
+                Ok(false) | Err(ProtocolError::TooBigArgument(_))
                     if self.parser.announced() > STRANGERS_BYTES_MAX && self.conversation.who.is_nobody() =>
                 {
                     self.reply(Reply::error("NOAUTH Authentication required."));
@@ -151,6 +151,12 @@ impl<S: Store> Connection<S> {
                     return (Dispatched::NeedsInput, true);
                 }
                 Ok(false) => return (Dispatched::NeedsInput, progress),
+                Err(error @ ProtocolError::TooBigArgument(_)) => {
+                    self.admission.let_go();
+                    self.refuse_unread(Reply::Error(error.message()));
+                    progress = true;
+                    continue;
+                }
                 Err(error) => {
                     self.shared.metrics.protocol_errors.inc();
                     self.reply(Reply::Error(error.message()));
@@ -300,7 +306,7 @@ impl<S: Store> Connection<S> {
             look => return InPlace::Looked(look),
         };
         let reply = command::value(value);
-        self.conversation.entry.asked(Id::Get);
+        self.conversation.entry.asked(Id::Get, None);
         self.output.put(&reply, self.conversation.protocol, None);
         self.parser.skip(&mut self.input);
         self.admission.begun();

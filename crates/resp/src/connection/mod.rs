@@ -373,7 +373,10 @@ impl<S: Store> Connection<S> {
             Reading::Admitted => {}
             Reading::Waits => return false,
             Reading::Refused => {
-                self.refuse_unread(announced);
+                self.shared.metrics.refused_for_room.inc();
+                self.refuse_unread(Reply::error(format!(
+                    "OOM the command was not executed: there is no room for its {announced} bytes"
+                )));
                 return true;
             }
         }
@@ -384,15 +387,12 @@ impl<S: Store> Connection<S> {
         self.read_some(cx)
     }
 
-    /// Answers a command for which there is no room before it is here. The rest of it is dropped as it comes.
-    fn refuse_unread(&mut self, announced: usize) {
+    /// Answers a command before it is here. The rest of it is dropped as it comes.
+    fn refuse_unread(&mut self, why: Reply) {
         self.parser.give_up(&mut self.input);
         self.input = BytesMut::from(&self.input[..]);
         self.conversation.transactions.refuse();
-        self.shared.metrics.refused_for_room.inc();
-        self.reply(Reply::error(format!(
-            "OOM the command was not executed: there is no room for its {announced} bytes"
-        )));
+        self.reply(why);
         self.conversation.wanted.go_on();
     }
 

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use sextant_common::limits;
 
-/// Ends the connection after a reply with [`ProtocolError::message`].
+/// Ends the connection after a reply with [`ProtocolError::message`], but for [`ProtocolError::TooBigArgument`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProtocolError {
     InvalidMultibulkLength,
@@ -15,7 +15,7 @@ pub enum ProtocolError {
     UnbalancedQuotes,
     /// The bytes of an argument are not followed by `\r\n`. (Redis skips two bytes, whatever they are.)
     MissingTerminator,
-    /// An argument of so many bytes is announced: no value may have as many. It is not read.
+    /// An argument of so many bytes is announced: no value may have as many. Its command is dropped as it comes.
     TooBigArgument(usize),
     /// The request is longer than so many bytes. (Redis closes without a word.)
     TooBigRequest(usize),

@@ -8,7 +8,8 @@ use super::{ARGS_MAX, LINE_BYTES_MAX, ProtocolError, inline, parse_integer};
 /// Room for arguments that is kept from one command to the next.
 const ARGS_KEPT: usize = 1024;
 
-/// Reads commands off the front of a buffer. After an error the input has no further meaning.
+/// Reads commands off the front of a buffer. After an error the input has no further meaning, but for
+/// [`ProtocolError::TooBigArgument`]: that command may be [given up](Parser::give_up).
 #[derive(Debug)]
 pub struct Parser {
     max_request_bytes: usize,
@@ -117,9 +118,6 @@ impl Parser {
                     let len = len.filter(|n| (0..=self.max_request_bytes as i64).contains(n));
                     let len = len.ok_or(ProtocolError::InvalidBulkLength)? as usize;
                     terminated(input, end, ProtocolError::InvalidBulkLength)?;
-                    if len > limits::VALUE_BYTES_MAX {
-                        return Err(ProtocolError::TooBigArgument(len));
-                    }
                     let before = self.given_up.unwrap_or(0);
                     if before + end + 2 + len + 2 > self.max_request_bytes {
                         return Err(ProtocolError::TooBigRequest(self.max_request_bytes));
@@ -128,6 +126,8 @@ impl Parser {
                     self.state = State::Body { remaining, len: len as u32 };
                     if self.given_up.is_some() {
                         self.give_up(input);
+                    } else if len > limits::VALUE_BYTES_MAX {
+                        return Err(ProtocolError::TooBigArgument(len));
                     }
                 }
                 State::Dropping { remaining, left: 0 } => {
@@ -425,6 +425,29 @@ mod tests {
         let error = parser.parse(&mut input).unwrap_err();
         assert_eq!(error, ProtocolError::TooBigArgument(8_388_609));
         assert!(error.message().ends_with(b"the limit is 8388608 bytes (8 MiB)"));
+        // Its command may be given up; what is too long in that is not said again.
+        parser.give_up(&mut input);
+        input.extend_from_slice(&vec![b'v'; 8_388_609]);
+        input.extend_from_slice(b"\r\n*2\r\n$3\r\nget\r\n$8388609\r\n");
+        assert_eq!(
+            parser.parse(&mut input),
+            Err(ProtocolError::TooBigArgument(8_388_609)),
+            "the next command"
+        );
+        parser.give_up(&mut input);
+        assert_eq!((parser.parse(&mut input), input.len()), (Ok(false), 0));
+    }
+
+    #[test]
+    fn an_argument_that_is_longer_than_a_command_may_be_is_no_argument_of_one_that_is_given_up() {
+        let refused = |max: usize, len: usize| {
+            let mut input = BytesMut::from(format!("*2\r\n$3\r\nget\r\n${len}\r\n").as_bytes());
+            Parser::new(max).parse(&mut input).unwrap_err()
+        };
+        let max = limits::VALUE_BYTES_MAX + 1000;
+        assert_eq!(refused(max, max - 100), ProtocolError::TooBigArgument(max - 100));
+        assert_eq!(refused(max, max - 10), ProtocolError::TooBigRequest(max), "with what is before it");
+        assert_eq!(refused(max, max + 1), ProtocolError::InvalidBulkLength);
     }
 
     #[test]

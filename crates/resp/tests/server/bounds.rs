@@ -72,12 +72,10 @@ async fn what_is_added_before_the_first_or_behind_the_last_is_found() {
             "ZADD" => vec![(format!("ZADD q {score} {member}"), ":1|".to_owned())],
             "ZINCRBY" => vec![(format!("ZINCRBY q {score} {member}"), format!("${}|{score}|", score.len()))],
             // The long way.
-            _ => vec![
-                ("MULTI".into(), "+OK|".into()),
-                (format!("ZADD q {score} {member}"), "+QUEUED|".into()),
-                ("ZCARD q".into(), "+QUEUED|".into()),
-                ("EXEC".into(), "*2|:1|:4|".into()),
-            ],
+            _ => vec![(
+                format!("MULTI\r\nZADD q {score} {member}\r\nZCARD q\r\nEXEC"),
+                "+OK|+QUEUED|+QUEUED|*2|:1|:4|".into(),
+            )],
         };
         check(&mut client, &[("DEL q", if add == "ZADD" { ":0|" } else { ":1|" })]).await;
         check(&mut client, &[("ZADD q 1 a 2 b 3 c 4 d 5 e", ":5|")]).await;

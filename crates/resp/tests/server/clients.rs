@@ -49,7 +49,9 @@ async fn a_client_is_listed_with_the_fields_that_libraries_read() {
         "id addr laddr fd name age idle flags db sub psub multi qbuf qbuf-free argv-mem obl oll omem tot-mem events \
          cmd user redir resp lib-name lib-ver"
     );
-    for (name, value) in [("name", "me"), ("db", "2"), ("flags", "N"), ("multi", "-1"), ("cmd", "client")] {
+    for (name, value) in
+        [("name", "me"), ("db", "2"), ("flags", "N"), ("multi", "-1"), ("cmd", "client|info")]
+    {
         assert_eq!(field(&line, name), value, "{line}");
     }
     assert_eq!(field(&line, "id"), id.to_string());
@@ -65,7 +67,7 @@ async fn a_client_is_listed_with_the_fields_that_libraries_read() {
     let both = text(&mut other, &format!("CLIENT LIST ID {other_id} {id}")).await;
     let lines: Vec<&str> = both.lines().collect();
     assert_eq!(lines.iter().map(|line| field(line, "multi")).collect::<Vec<_>>(), ["-1", "-1"]);
-    assert_eq!(lines.iter().map(|line| field(line, "cmd")).collect::<Vec<_>>(), ["client", "get"]);
+    assert_eq!(lines.iter().map(|line| field(line, "cmd")).collect::<Vec<_>>(), ["client|list", "get"]);
     assert_eq!(field(lines[0], "id"), other_id.to_string());
 }
 
@@ -133,13 +135,15 @@ async fn what_is_wrong_with_a_kill_is_said_as_redis_says_it() {
         ("CLIENT KILL FOO 1", "syntax error"),
         ("CLIENT LIST ID x", "Invalid client ID"),
         ("CLIENT LIST FOO", "syntax error"),
-        ("CLIENT PAUSE 1", "CLIENT PAUSE is not supported: the clients of other p-nodes would go on"),
-        (
-            "CLIENT TRACKING ON",
-            "CLIENT TRACKING is not supported: no keys are tracked: p-nodes tell each other nothing of them",
-        ),
     ] {
         client.ask(format!("{command}\r\n").as_bytes(), format!("-ERR {reply}\r\n").as_bytes()).await;
+    }
+    for (command, why) in [
+        ("CLIENT PAUSE", "the clients of other p-nodes would go on"),
+        ("CLIENT TRACKING", "no keys are tracked: p-nodes tell each other nothing of them"),
+    ] {
+        let refused = format!("-UNSUPPORTED {command} is not supported: {why}\r\n");
+        client.ask(format!("{command} 1\r\n").as_bytes(), refused.as_bytes()).await;
     }
 }
 

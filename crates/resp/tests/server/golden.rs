@@ -151,6 +151,10 @@ async fn odd_requests_are_answered_as_redis_does() {
         ("select 0\r\n", "+OK\r\n"),
         ("select 16\r\n", "-ERR DB index is out of range\r\n"),
         ("select abc\r\n", "-ERR value is not an integer or out of range\r\n"),
+        (
+            "select 99999999999\r\nselect 2147483647\r\n",
+            "-ERR value is out of range, value must between -2147483648 and 2147483647\r\n-ERR DB index is out of range\r\n",
+        ),
         ("quit\r\nping\r\n", "+OK\r\n<closed>"),
         ("client\r\n", "-ERR wrong number of arguments for 'client' command\r\n"),
         ("client foo\r\n", "-ERR unknown subcommand 'foo'. Try CLIENT HELP.\r\n"),
@@ -162,6 +166,18 @@ async fn odd_requests_are_answered_as_redis_does() {
         ("client no-evict on\r\n", "+OK\r\n"),
         ("client no-evict foo\r\n", "-ERR syntax error\r\n"),
         ("client list type foo\r\n", "-ERR Unknown client type 'foo'\r\n"),
+        ("memory doctor x\r\n", "-ERR wrong number of arguments for 'memory|doctor' command\r\n"),
+        ("slowlog len x\r\n", "-ERR wrong number of arguments for 'slowlog|len' command\r\n"),
+        ("slowlog RESET x\r\n", "-ERR wrong number of arguments for 'slowlog|reset' command\r\n"),
+        (
+            "slowlog Get 1 2\r\n",
+            "-ERR unknown subcommand or wrong number of arguments for 'Get'. Try SLOWLOG HELP.\r\n",
+        ),
+        (
+            "multi\r\nslowlog len x\r\nexec\r\n",
+            "+OK\r\n-ERR wrong number of arguments for 'slowlog|len' command\r\n\
+             -EXECABORT Transaction discarded because of previous errors.\r\n",
+        ),
         ("slowlog get -2\r\n", "-ERR count should be greater than or equal to -1\r\n"),
         ("acl cat foo\r\n", "-ERR Unknown category 'foo'\r\n"),
         ("command foo\r\n", "-ERR unknown subcommand 'foo'. Try COMMAND HELP.\r\n"),
@@ -190,7 +206,7 @@ async fn odd_requests_are_answered_as_redis_does() {
         ),
         (
             "config set save ''\r\n",
-            "-ERR CONFIG SET is not supported: settings are in the servers' files\r\n",
+            "-UNSUPPORTED CONFIG SET is not supported: settings are in the servers' files\r\n",
         ),
         (
             "readonly\r\ncluster info\r\n",
@@ -214,6 +230,12 @@ async fn odd_requests_are_answered_as_redis_does() {
         (
             "set f 10.50\r\nincrbyfloat f 0.1\r\nincrbyfloat f -5\r\nincrbyfloat f x\r\nincrbyfloat w 1\r\n",
             "+OK\r\n$4\r\n10.6\r\n$3\r\n5.6\r\n-ERR value is not a valid float\r\n-ERR value is not a valid float\r\n",
+        ),
+        (
+            "rpush list a\r\nincrbyfloat list x\r\nincrbyfloat nosuch x\r\nmulti\r\nincrbyfloat list x\r\nexec\r\n",
+            ":1\r\n-WRONGTYPE Operation against a key holding the wrong kind of value\r\n\
+             -ERR value is not a valid float\r\n+OK\r\n+QUEUED\r\n\
+             *1\r\n-WRONGTYPE Operation against a key holding the wrong kind of value\r\n",
         ),
         (
             "append s Hello\r\nappend s ' World'\r\nsetrange s 6 Redis\r\nget s\r\n",
@@ -288,7 +310,7 @@ async fn odd_requests_are_answered_as_redis_does() {
         ("getex e pxat 0\r\n", "-ERR invalid expire time in 'getex' command\r\n"),
         ("getex e ex\r\n", "-ERR syntax error\r\n"),
         ("getex e keepttl\r\n", "-ERR syntax error\r\n"),
-        ("bitop\r\n", "-ERR BITOP is not supported: there are no operations on bits\r\n"),
+        ("bitop\r\n", "-UNSUPPORTED BITOP is not supported: there are no operations on bits\r\n"),
         ("POST / HTTP/1.1\r\nset a b\r\n", CLOSED),
     ] {
         let mut client = Raw::connect(server.local_addr()).await;

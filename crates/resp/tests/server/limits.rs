@@ -6,7 +6,7 @@ use super::memory::MemoryStore;
 use super::*;
 
 #[tokio::test]
-async fn a_key_beyond_the_limit_is_an_error_and_a_value_is_not_even_read() {
+async fn a_key_beyond_the_limit_is_an_error() {
     let server = start(MemoryStore::new(true), config()).await;
     let mut client = Raw::connect(server.local_addr()).await;
     let long_key = "k".repeat(KEY_BYTES_MAX + 1);
@@ -15,11 +15,58 @@ async fn a_key_beyond_the_limit_is_an_error_and_a_value_is_not_even_read() {
         client.ask(request.replace("KEY", &long_key).as_bytes(), expected.as_bytes()).await;
     }
     client.ask(b"get \"\"\r\n", b"-ERR key is empty: a key has 1 byte to 16 KiB\r\n").await;
-    // Refused when it is announced: the connection ends, whatever else is sent.
-    let set = format!("*3\r\n$3\r\nset\r\n$1\r\nk\r\n${}\r\nvvv", VALUE_BYTES_MAX + 1);
-    let expected =
-        format!("-ERR value has {} bytes: the limit is 8388608 bytes (8 MiB)\r\n", VALUE_BYTES_MAX + 1);
-    client.ask(set.as_bytes(), expected.as_bytes()).await;
+}
+
+/// A `SET` of one byte too many: what comes before that, and the answer.
+fn too_long() -> (Vec<u8>, String) {
+    let len = VALUE_BYTES_MAX + 1;
+    let head = format!("*5\r\n$3\r\nset\r\n$1\r\nk\r\n${len}\r\n").into_bytes();
+    (head, format!("-ERR value has {len} bytes: the limit is 8388608 bytes (8 MiB)\r\n"))
+}
+
+/// The rest of it.
+fn too_long_rest() -> Vec<u8> {
+    [&vec![b'v'; VALUE_BYTES_MAX + 1][..], b"\r\n$2\r\nEX\r\n$1\r\n9\r\n"].concat()
+}
+
+#[tokio::test]
+async fn a_value_beyond_the_limit_is_refused_when_it_is_announced_and_the_connection_goes_on() {
+    // (There is no room for a long command: it takes none.)
+    let server = start(MemoryStore::new(true), RespConfig { max_large_bytes: 1 << 20, ..config() }).await;
+    let mut client = Raw::connect(server.local_addr()).await;
+    let (head, refused) = too_long();
+    client.ask(&head, refused.as_bytes()).await;
+    client.send(&too_long_rest()).await;
+    client.ask(b"get k\r\n", b"$-1\r\n").await;
+    // Behind others, each at its place; and it is said once of a command.
+    client.send(&[b"set a 1\r\n", &head[..]].concat()).await;
+    client.send(&too_long_rest()).await;
+    let len = VALUE_BYTES_MAX + 1;
+    client.send(format!("*3\r\n$4\r\nmget\r\n${len}\r\n").as_bytes()).await;
+    client.send(&vec![b'k'; len]).await;
+    client.send(format!("\r\n${len}\r\n").as_bytes()).await;
+    client.send(&vec![b'k'; len]).await;
+    client.send(b"\r\nget a\r\n").await;
+    client.expect(&[b"+OK\r\n", refused.as_bytes(), refused.as_bytes(), b"$1\r\n1\r\n"].concat()).await;
+    // In a transaction: there is none then.
+    client.send(&[b"multi\r\nset a 2\r\n", &head[..]].concat()).await;
+    client.send(&too_long_rest()).await;
+    client.send(b"exec\r\nget a\r\n").await;
+    let aborted = b"-EXECABORT Transaction discarded because of previous errors.\r\n$1\r\n1\r\n";
+    client.expect(&[b"+OK\r\n+QUEUED\r\n", refused.as_bytes(), aborted].concat()).await;
+}
+
+#[tokio::test]
+async fn a_command_that_is_dropped_may_not_be_longer_than_any_other() {
+    let max_request_bytes = 2 * VALUE_BYTES_MAX;
+    let server = start(MemoryStore::new(true), RespConfig { max_request_bytes, ..config() }).await;
+    let mut client = Raw::connect(server.local_addr()).await;
+    let (head, refused) = too_long();
+    client.ask(&head, refused.as_bytes()).await;
+    client.send(&vec![b'v'; VALUE_BYTES_MAX + 1]).await;
+    client.send(format!("\r\n${VALUE_BYTES_MAX}\r\n").as_bytes()).await;
+    client.expect(b"-ERR Protocol error: request is longer than 16777216 bytes\r\n").await;
+    client.expect_end().await;
 }
 
 #[tokio::test]

@@ -12,6 +12,7 @@ mod order;
 mod real_client;
 mod remembered;
 mod repeats;
+mod rights;
 mod rows;
 mod scans;
 mod several;

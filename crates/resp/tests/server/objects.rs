@@ -606,3 +606,65 @@ async fn one_of_many_elements_is_chosen_out_of_a_thousand_and_of_some_thousand_m
     assert!(store.range_reads() - before <= pages, "in pages of 7");
     client.ask(b"SCARD s\r\n", b":2979\r\n").await;
 }
+
+#[tokio::test]
+async fn under_a_name_that_is_too_long_for_any_element_there_is_nothing() {
+    // Whether what is read is at hand.
+    for fast in [true, false] {
+        let server = start(MemoryStore::new(fast), config()).await;
+        let mut client = Raw::connect(server.local_addr()).await;
+        let long = "m".repeat(16 * 1024);
+        let reads = [
+            ("HGET h LONG", "$-1|"),
+            ("HMGET h a LONG b LONG", "*4|$1|1|$-1|$1|2|$-1|"),
+            ("HMGET h LONG", "*1|$-1|"),
+            ("HEXISTS h LONG", ":0|"),
+            ("HSTRLEN h LONG", ":0|"),
+            ("HDEL h LONG", ":0|"),
+            ("SISMEMBER s LONG", ":0|"),
+            ("SMISMEMBER s LONG a", "*2|:0|:1|"),
+            ("SREM s LONG LONG", ":0|"),
+            ("SMOVE s s2 LONG", ":0|"),
+            ("ZSCORE z LONG", "$-1|"),
+            ("ZMSCORE z a LONG", "*2|$1|1|$-1|"),
+            ("ZRANK z LONG", "$-1|"),
+            ("ZREVRANK z LONG", "$-1|"),
+            ("ZREM z LONG", ":0|"),
+        ];
+        check(&mut client, &[("HSET h a 1 b 2", ":2|"), ("SADD s a b", ":2|"), ("ZADD z 1 a 2 b", ":2|")])
+            .await;
+        for (command, reply) in reads {
+            let asked = command.replace("LONG", &long);
+            check(&mut client, &[(&asked, reply)]).await;
+            // In a transaction, together with one that reads the same.
+            let all = ["MULTI", &asked, &asked, "EXEC"].join("\r\n");
+            let replies = format!("+OK|+QUEUED|+QUEUED|*2|{reply}{reply}");
+            check(&mut client, &[(&all, &replies)]).await;
+            // Of another kind, and where there is no object.
+            let (name, key) = (command.split(' ').next().unwrap(), command.split(' ').nth(1).unwrap());
+            let other = if key == "h" { "s" } else { "h" };
+            let asked_of =
+                |new: &str| asked.replacen(&format!("{name} {key} "), &format!("{name} {new} "), 1);
+            check(&mut client, &[(&asked_of(other), WRONG)]).await;
+            let nothing = match reply.as_bytes() {
+                [b'*', ..] => continue,
+                _ => reply,
+            };
+            check(&mut client, &[(&asked_of("nosuch"), nothing)]).await;
+        }
+        let removed = [
+            (format!("HDEL h {long} a"), ":1|"),
+            (format!("SREM s a {long}"), ":1|"),
+            (format!("ZREM z {long} a {long}"), ":1|"),
+        ];
+        for (command, reply) in &removed {
+            check(&mut client, &[(command, reply)]).await;
+        }
+        check(&mut client, &[("HLEN h", ":1|"), ("SCARD s", ":1|"), ("ZCARD z", ":1|")]).await;
+        // What is written may not be so long.
+        let refused = "-ERR a field or member of this key has up to 16364 bytes, not 16384|";
+        for command in [format!("HSET h {long} v"), format!("SADD s {long}"), format!("ZADD z 1 {long}")] {
+            check(&mut client, &[(&command, refused)]).await;
+        }
+    }
+}

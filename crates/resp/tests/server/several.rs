@@ -166,14 +166,22 @@ async fn what_is_not_there_says_why() {
         &[
             (
                 "SUBSCRIBE a",
-                "-ERR SUBSCRIBE is not supported: there are no channels: p-nodes tell each other nothing|",
+                "-UNSUPPORTED SUBSCRIBE is not supported: there are no channels: p-nodes tell each other nothing|",
             ),
-            ("SWAPDB 0 1", "-ERR SWAPDB is not supported: nothing goes from one database to another|"),
+            (
+                "EVAL 'return 1' 0",
+                "-UNSUPPORTED EVAL is not supported: there are no scripts: a transaction (MULTI, WATCH) does what they would|",
+            ),
+            // What Redis does not have either.
+            ("EVALX 'return 1' 0", "-ERR unknown command 'EVALX', with args beginning with: 'return 1' '0' |"),
             ("WAIT 0 100", ":0|"),
             ("WAIT x 100", "-ERR value is not an integer or out of range|"),
             ("LATENCY LATEST", "*0|"),
             ("LATENCY RESET", ":0|"),
             ("MEMORY USAGE nosuch", "$-1|"),
+            ("MEMORY USAGE nosuch SAMPLES 0", "$-1|"),
+            ("MEMORY USAGE nosuch SAMPLES -1", "-ERR syntax error|"),
+            ("MEMORY USAGE nosuch SAMPLES x", "-ERR value is not an integer or out of range|"),
             ("SET a 123", "+OK|"),
             ("MEMORY USAGE a", ":67|"),
             ("OBJECT FREQ nosuch", "$-1|"),

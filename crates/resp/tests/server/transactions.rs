@@ -18,6 +18,8 @@ pub fn lines(commands: &[&str]) -> Vec<u8> {
 }
 
 const QUEUED: &str = "+QUEUED\r\n";
+const CROSSED: &str =
+    "-CROSSSLOT Keys in request don't hash to the same partition: keys with the same {hash tag} do\r\n";
 const ABORTED: &str = "-EXECABORT Transaction discarded because of previous errors.\r\n";
 
 pub async fn check(client: &mut Raw, commands: &[&str], replies: &[&str]) {
@@ -210,27 +212,60 @@ async fn what_is_wrong_while_queueing_undoes_the_transaction() {
 }
 
 #[tokio::test]
-async fn keys_of_several_partitions_are_refused() {
+async fn a_command_on_a_key_of_another_partition_is_refused_at_once_and_undoes_the_transaction() {
     let (_server, mut client) = connected().await;
-    let crossed =
-        "-CROSSSLOT Keys in request don't hash to the same partition: keys with the same {hash tag} do\r\n";
+    for (before, apart) in [
+        (&["SET a 1"][..], "SET apart 2"),
+        (&["PING", "SET a 1", "SET b 1"], "GET apart"),
+        (&["GET a"], "MGET b apart"),
+        (&[], "MGET b apart"),
+        (&[], "BLPOP b apart 0"),
+        (&["TTL a"], "RENAME b apart"),
+        (&["SET a 1"], "SUNIONSTORE b apart"),
+        (&["SET a 1"], "ZUNION 2 b apart"),
+    ] {
+        check(&mut client, &["MULTI"], &["+OK\r\n"]).await;
+        check(&mut client, before, &[&QUEUED.repeat(before.len())]).await;
+        check(
+            &mut client,
+            &[apart, "SET c 3", apart, "EXEC", "MGET a apart c"],
+            &[CROSSED, &QUEUED.repeat(2), ABORTED, "*3\r\n$-1\r\n$-1\r\n$-1\r\n"],
+        )
+        .await;
+    }
+    // Those of one go on, whatever is between them; what makes no sense names no key.
     check(
         &mut client,
+        &["MULTI", "PING", "SET a 1", "INFO nosuch", "SET apart 1 EX x", "GET a", "EXEC", "RENAME a apart"],
         &[
-            "MULTI",
-            "SET a 1",
-            "SET apart 2",
-            "EXEC",
-            "GET a",
-            "WATCH apart",
-            "MULTI",
-            "SET a 1",
-            "EXEC",
-            "RENAME a apart",
+            "+OK\r\n",
+            &QUEUED.repeat(5),
+            "*5\r\n+PONG\r\n+OK\r\n$0\r\n\r\n-ERR value is not an integer or out of range\r\n$1\r\n1\r\n",
+            CROSSED,
         ],
-        &["+OK\r\n", &QUEUED.repeat(2), crossed, "$-1\r\n+OK\r\n+OK\r\n", QUEUED, crossed, crossed],
     )
     .await;
+}
+
+#[tokio::test]
+async fn a_command_on_a_key_of_another_partition_than_what_is_watched_is_refused_at_once() {
+    let (_server, mut client) = connected().await;
+    for watches in [&["WATCH apart"][..], &["WATCH a", "WATCH apart"], &["WATCH a apart"]] {
+        check(&mut client, watches, &[&"+OK\r\n".repeat(watches.len())]).await;
+        check(
+            &mut client,
+            &["MULTI", "PING", "SET a 1", "EXEC", "GET a", "MULTI", "SET a 1", "EXEC", "DEL a"],
+            &["+OK\r\n", QUEUED, CROSSED, ABORTED, "$-1\r\n+OK\r\n", QUEUED, "*1\r\n+OK\r\n:1\r\n"],
+        )
+        .await;
+        // What is not watched any more does not count.
+        check(&mut client, watches, &[&"+OK\r\n".repeat(watches.len())]).await;
+        let unwatched = ["UNWATCH", "MULTI", "SET a 1", "EXEC", "DEL a"];
+        check(&mut client, &unwatched, &["+OK\r\n+OK\r\n", QUEUED, "*1\r\n+OK\r\n:1\r\n"]).await;
+    }
+    // Without a command that names a key it is said in the end.
+    let none = ["WATCH a apart", "MULTI", "PING", "EXEC"];
+    check(&mut client, &none, &["+OK\r\n+OK\r\n", QUEUED, CROSSED]).await;
 }
 
 #[tokio::test]
@@ -350,7 +385,7 @@ async fn records_that_get_another_name_keep_value_and_lifetime() {
             "+OK\r\n+OK\r\n$-1\r\n",
             &format!(":{until}\r\n"),
             "-ERR no such key\r\n:1\r\n:0\r\n:1\r\n:5000\r\n:0\r\n:1\r\n+OK\r\n:0\r\n",
-            "-ERR source and destination objects are the same\r\n:0\r\n-ERR COPY into another database is not supported\r\n-ERR syntax error\r\n:2\r\n",
+            "-ERR source and destination objects are the same\r\n:0\r\n-UNSUPPORTED COPY into another database is not supported: nothing goes from one database to another\r\n-ERR syntax error\r\n:2\r\n",
         ],
     )
     .await;

@@ -182,6 +182,18 @@ async fn what_a_user_has_queued_is_under_way_until_it_is_done() {
 }
 
 #[tokio::test]
+async fn what_is_slow_and_how_much_of_it_is_kept_is_told_as_a_setting() {
+    for (slow_ms, told) in [(0, "$2\r\n-1"), (1, "$4\r\n1000"), (100, "$6\r\n100000")] {
+        let watched = Watched::start(MemoryStore::new(true), LimitsConfig::default(), slow_ms).await;
+        let mut client = watched.client().await;
+        let expected = format!(
+            "*4\r\n$23\r\nslowlog-log-slower-than\r\n{told}\r\n$15\r\nslowlog-max-len\r\n$3\r\n128\r\n"
+        );
+        client.ask(b"config get slowlog-*\r\n", expected.as_bytes()).await;
+    }
+}
+
+#[tokio::test]
 async fn what_was_slow_is_listed_with_where_the_time_went() {
     let store = GatedStore::new();
     let watched = Watched::start(store.clone(), LimitsConfig::default(), 1).await;

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use sextant_common::limits::{self, BATCH_BYTES_MAX};
-use sextant_common::object::{ELEMENTS_TABLE, ElementKeys, Header, Tag};
+use sextant_common::object::{ELEMENTS_TABLE, ElementKeys, Header, Tag, element_bytes_max};
 use sextant_common::operation::{Condition, Lane, Operation, Returns, Told};
 use sextant_common::{Error, Result};
 
@@ -48,7 +48,7 @@ impl<'s, S: Store> Draft<'s, S> {
         Ok(self.elements(key, header, tag, &[name]).await?.pop().flatten())
     }
 
-    /// Elements that the commands may come back to.
+    /// Elements that the commands may come back to. Under a name that is too long for any of this key there is nothing.
     pub async fn elements<N: AsRef<[u8]>>(
         &mut self,
         key: &[u8],
@@ -93,12 +93,17 @@ impl<'s, S: Store> Draft<'s, S> {
         kept: bool,
     ) -> Carried<Vec<Option<Bytes>>> {
         let element_keys = ElementKeys::new(key, header.version, tag);
+        let most = element_bytes_max(key);
         let mut values: Vec<Option<Bytes>> = Vec::with_capacity(names.len());
         let (mut missing, mut keys, mut missing_bytes) = (Vec::new(), Vec::new(), 0);
         self.look(names.len())?;
         for (at, name) in names.iter().enumerate() {
             if at > 0 && at.is_multiple_of(TURN_ELEMENTS) {
                 tokio::task::yield_now().await;
+            }
+            if name.as_ref().len() > most {
+                values.push(None);
+                continue;
             }
             let element = element_keys.of(name.as_ref());
             let value = self.at_hand(header, tag, name.as_ref(), &element);

@@ -17,6 +17,7 @@ use super::pages::{Page, no_page};
 use super::senseless::Senseless;
 use super::set::{Combination, Set};
 use super::several;
+use super::sorted::Sorted;
 use super::{Command as What, Object};
 use crate::command_table::{Family, Id, Spec};
 use crate::frame::{Command, Protocol, Reply, parse_integer};
@@ -47,7 +48,10 @@ pub(in super::super) fn decode<S>(
     let keys = places.map(|at| key(command, at)).collect::<Decoded<Vec<_>>>()?;
     let what = match command_of(spec, command, shared) {
         Err(error) => What::Senseless(senseless(spec.id, error)?),
-        what => what?,
+        Ok(what) => match kind_of_nothing(&what) {
+            Some(kind) => What::Senseless(Senseless::of_nothing(kind)),
+            None => what,
+        },
     };
     let bytes = (0..command.len()).map(|at| command.arg(at).len()).sum();
     let writes = spec.flags.contains(&"write");
@@ -59,6 +63,17 @@ pub(in super::super) fn decode<S>(
         _ => None,
     };
     Ok(Object { keys, writes, bytes, arguments, command: what, asked, hints: shared.hints.clone() })
+}
+
+/// Of which nothing is to be removed, as nothing can have any of the names.
+fn kind_of_nothing(what: &What) -> Option<Kind> {
+    let (kind, names) = match what {
+        What::Hash(Hash::Delete(names)) => (Kind::Hash, names),
+        What::Set(Set::Remove(names)) => (Kind::Set, names),
+        What::Sorted(Sorted::Remove(names)) => (Kind::SortedSet, names),
+        _ => return None,
+    };
+    names.is_empty().then_some(kind)
 }
 
 fn command_of<S>(spec: &Spec, command: &Command<'_>, shared: &Shared<S>) -> Decoded<What> {
@@ -87,11 +102,25 @@ fn senseless(id: Id, error: Reply) -> Decoded<Senseless> {
     }
 }
 
-/// A field or a member.
+/// Whether no element of the command's key can have this name.
+fn is_too_long(command: &Command<'_>, at: usize) -> bool {
+    command.arg(at).len() > element_bytes_max(command.arg(1))
+}
+
+/// Names of elements that go. (None goes that nothing can have.)
+pub(super) fn removed(command: &Command<'_>) -> Vec<Bytes> {
+    (2..command.len()).filter(|at| !is_too_long(command, *at)).map(|at| command.bytes(at)).collect()
+}
+
+/// Names of elements that are read: under one that is too long [nothing is found](super::super::draft::Draft::elements).
+pub(super) fn asked(command: &Command<'_>) -> Vec<Bytes> {
+    command.bytes_from(2).collect()
+}
+
+/// A field or a member that is written.
 pub(super) fn element(command: &Command<'_>, at: usize) -> Decoded<Bytes> {
-    let most = element_bytes_max(command.arg(1));
-    let len = command.arg(at).len();
-    if len > most {
+    if is_too_long(command, at) {
+        let (most, len) = (element_bytes_max(command.arg(1)), command.arg(at).len());
         return Err(Reply::error(format!(
             "ERR a field or member of this key has up to {most} bytes, not {len}"
         )));
@@ -119,11 +148,11 @@ fn hash(id: Id, name: &str, command: &Command<'_>) -> Decoded<Hash> {
             Hash::Set(pairs, id == Id::Hset)
         }
         Id::Hsetnx => Hash::SetNew(element(command, 2)?, value(command, 3)?),
-        Id::Hget => Hash::Get(element(command, 2)?),
-        Id::Hmget => Hash::GetMany(elements(command, 2)?),
-        Id::Hdel => Hash::Delete(elements(command, 2)?),
+        Id::Hget => Hash::Get(command.bytes(2)),
+        Id::Hmget => Hash::GetMany(asked(command)),
+        Id::Hdel => Hash::Delete(removed(command)),
         Id::Hlen => Hash::Length,
-        Id::Hexists => Hash::Exists(element(command, 2)?),
+        Id::Hexists => Hash::Exists(command.bytes(2)),
         Id::Hkeys => Hash::All(Part::Fields),
         Id::Hvals => Hash::All(Part::Values),
         Id::Hincrby => Hash::Increment(element(command, 2)?, integer(command, 3)?),
@@ -131,7 +160,7 @@ fn hash(id: Id, name: &str, command: &Command<'_>) -> Decoded<Hash> {
             let by = parse_decimal(command.arg(3)).ok_or(NOT_A_FLOAT)?;
             Hash::IncrementDecimal(element(command, 2)?, Update::IncrementDecimal(by))
         }
-        Id::Hstrlen => Hash::ValueLength(element(command, 2)?),
+        Id::Hstrlen => Hash::ValueLength(command.bytes(2)),
         Id::Hrandfield => {
             let (count, with_values) = chosen(command, "withvalues")?;
             Hash::Random(count, with_values)
@@ -180,9 +209,9 @@ fn set(id: Id, command: &Command<'_>) -> Decoded<Set> {
     use Combination::{All, Common, Difference};
     Ok(match id {
         Id::Sadd => Set::Add(elements(command, 2)?),
-        Id::Srem => Set::Remove(elements(command, 2)?),
-        Id::Sismember => Set::IsMember(element(command, 2)?),
-        Id::Smismember => Set::AreMembers(elements(command, 2)?),
+        Id::Srem => Set::Remove(removed(command)),
+        Id::Sismember => Set::IsMember(command.bytes(2)),
+        Id::Smismember => Set::AreMembers(asked(command)),
         Id::Scard => Set::Length,
         Id::Spop => Set::Pop(positive(command, SYNTAX)?),
         Id::Srandmember => match command.len() {
@@ -191,10 +220,10 @@ fn set(id: Id, command: &Command<'_>) -> Decoded<Set> {
             _ => return Err(SYNTAX),
         },
         Id::Smove => {
-            // It has to go with both names.
             let most = element_bytes_max(command.arg(2));
-            let member = element(command, 3)?;
-            if member.len() > most {
+            let member = command.bytes(3);
+            // It has to go with both names, if it can be there at all.
+            if member.len() > most && !is_too_long(command, 3) {
                 return Err(Reply::error(format!("ERR a member of this key has up to {most} bytes")));
             }
             Set::Move(member)

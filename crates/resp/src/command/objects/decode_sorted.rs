@@ -5,7 +5,7 @@ use bytes::Bytes;
 use super::super::data::integer;
 use super::super::errors::{NOT_A_FLOAT, SYNTAX};
 use super::super::is;
-use super::decode::{Decoded, chosen, element, elements, positive};
+use super::decode::{Decoded, asked, chosen, element, positive, removed};
 use super::sorted::{Add, Bound, By, Range, Rule, Shown, Sorted};
 use crate::command_table::Id;
 use crate::frame::{Command, Reply};
@@ -66,9 +66,9 @@ pub(super) fn sorted(id: Id, command: &Command<'_>) -> Decoded<Sorted> {
             let members = vec![(by, element(command, 3)?)];
             Sorted::Add(Add { members, increments: true, ..Add::default() })
         }
-        Id::Zrem => Sorted::Remove(elements(command, 2)?),
-        Id::Zscore => Sorted::Score(element(command, 2)?),
-        Id::Zmscore => Sorted::Scores(elements(command, 2)?),
+        Id::Zrem => Sorted::Remove(removed(command)),
+        Id::Zscore => Sorted::Score(command.bytes(2)),
+        Id::Zmscore => Sorted::Scores(asked(command)),
         Id::Zrange | Id::Zrangestore => {
             let stores = id == Id::Zrangestore;
             let first = if stores { 3 } else { 2 };
@@ -102,8 +102,8 @@ pub(super) fn sorted(id: Id, command: &Command<'_>) -> Decoded<Sorted> {
         Id::Zrevrange => Options::read(command, 4, None)?.of_indexes()?.reversed().range(by_index()?)?,
         Id::Zcount => Sorted::Count(all(by_score(2, 3)?)),
         Id::Zlexcount => Sorted::Count(all(by_name(2, 3)?)),
-        Id::Zrank => Sorted::Rank(element(command, 2)?, false),
-        Id::Zrevrank => Sorted::Rank(element(command, 2)?, true),
+        Id::Zrank => Sorted::Rank(command.bytes(2), false),
+        Id::Zrevrank => Sorted::Rank(command.bytes(2), true),
         Id::Zpopmin => Sorted::Pop(false, positive(command, SYNTAX)?),
         Id::Zpopmax => Sorted::Pop(true, positive(command, SYNTAX)?),
         Id::Zremrangebyrank => Sorted::RemoveRange(all(by_index()?)),

@@ -7,7 +7,7 @@
 use bytes::Bytes;
 use sextant_common::Result;
 use sextant_common::marks::Kind;
-use sextant_common::object::{Header, Tag, element_key};
+use sextant_common::object::{Header, Tag, element_bytes_max, element_key};
 use sextant_common::operation::{Lane, Record};
 
 use super::super::errors::WRONG_TYPE;
@@ -118,7 +118,10 @@ impl Object {
         let Header { version, count, .. } = Header::decode(&record.value)?;
         let (mut values, mut bytes) = (Vec::with_capacity(read.names.len()), 0);
         for name in read.names.iter() {
-            let found = store.look_element(&element_key(key, version, read.tag, name))?.ok()?;
+            let found = match name.len() > element_bytes_max(key) {
+                true => None,
+                false => store.look_element(&element_key(key, version, read.tag, name))?.ok()?,
+            };
             bytes += found.as_ref().map_or(0, |record| record.value.len());
             if self.changes(found.is_some()) {
                 return None;

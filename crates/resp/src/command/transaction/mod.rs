@@ -10,12 +10,14 @@ use bytes::Bytes;
 use sextant_common::limits::{BATCH_BYTES_MAX, BATCH_OPS_MAX};
 use tokio::sync::OwnedSemaphorePermit;
 
+use super::errors::CROSS_SLOT;
 use super::request::Request;
 use super::{Action, Conversation, data};
 use crate::command_table::{Access, Id};
 use crate::frame::{Command, Reply};
 use crate::queued::{Held, QueuedRoom};
 use crate::shared::Shared;
+use crate::store::Store;
 
 pub(super) use watched::absent_of;
 pub(crate) use watched::{UnderWatch, Watched};
@@ -33,6 +35,8 @@ pub(crate) struct Transactions {
     watched: Vec<Arc<Watched>>,
     watched_bytes: usize,
     watched_room: Held,
+    /// They are of several partitions.
+    watches_apart: bool,
     /// When the first of them came.
     watched_since_ns: u64,
     /// Something that was to be watched is not: there will be no transaction.
@@ -44,6 +48,8 @@ struct Open {
     /// When `MULTI` came.
     since_ns: u64,
     queue: Vec<Queued>,
+    /// Where in it the first command is that names a key.
+    keyed_at: Option<usize>,
     /// Some command was refused, so that there will be no transaction.
     is_refused: bool,
     /// Of the rights that the commands were judged by.
@@ -85,6 +91,15 @@ pub(crate) enum Queued {
     Ask(Request),
 }
 
+impl Queued {
+    fn first_key(&self) -> Option<Bytes> {
+        match self {
+            Self::Ask(request) => request.first_key(),
+            Self::Known(_) => None,
+        }
+    }
+}
+
 /// What `EXEC` is to do.
 #[derive(Debug)]
 pub(crate) struct Transaction {
@@ -96,10 +111,7 @@ pub(crate) struct Transaction {
 impl Transaction {
     /// Of the first command that names one.
     pub fn first_key(&self) -> Option<Bytes> {
-        self.commands.iter().find_map(|command| match command {
-            Queued::Ask(request) => request.first_key(),
-            Queued::Known(_) => None,
-        })
+        self.commands.iter().find_map(Queued::first_key)
     }
 
     /// Under which there may be something new then for those who wait.
@@ -195,7 +207,7 @@ impl Transactions {
         if let Some(open) = &mut self.open {
             open.is_refused = true;
             // What was queued is of no use any more.
-            (open.queue, open.held) = Default::default();
+            (open.queue, open.keyed_at, open.held) = Default::default();
         }
     }
 
@@ -206,7 +218,7 @@ impl Transactions {
 
     fn unwatch(&mut self) {
         self.watched.clear();
-        (self.watched_bytes, self.watches_too_much) = (0, false);
+        (self.watched_bytes, self.watches_too_much, self.watches_apart) = (0, false, false);
         self.watched_room = Held::default();
     }
 
@@ -251,8 +263,32 @@ impl Transactions {
             self.refuse();
             return Reply::error("TRYAGAIN too many bytes are queued in transactions");
         }
+        if open.keyed_at.is_none() && matches!(queued, Queued::Ask(_)) {
+            open.keyed_at = Some(open.queue.len());
+        }
         open.queue.push(queued);
         Reply::Simple("QUEUED")
+    }
+
+    /// The first one that is watched, or named by a command that is queued.
+    fn first_key(&self) -> Option<Bytes> {
+        let watched = self.watched.first().and_then(|watched| watched.keys.first().cloned());
+        watched.or_else(|| {
+            let open = self.open.as_ref()?;
+            open.queue.get(open.keyed_at?)?.first_key()
+        })
+    }
+
+    /// Whether the keys of a command are of one partition, which is that of all that is watched and queued. (If nothing is queued any
+    /// more, it does not matter.)
+    fn is_together<S: Store>(&self, request: &Request, store: &S) -> bool {
+        if self.open.as_ref().is_none_or(|open| open.is_refused) {
+            return true;
+        }
+        let Some(first) = self.first_key().or_else(|| request.first_key()) else { return true };
+        let mut is_together = !self.watches_apart;
+        request.for_each_key(&mut |key| is_together = is_together && store.are_together([&first[..], key]));
+        is_together
     }
 }
 
@@ -267,7 +303,7 @@ pub(super) fn is_refused(id: Id) -> bool {
 }
 
 /// Queues a command, whose number of arguments is right and that may be run. `decoded`: what is to be done about it.
-pub(super) fn queue<S>(
+pub(super) fn queue<S: Store>(
     decoded: Action,
     command: &Command<'_>,
     conversation: &mut Conversation,
@@ -277,6 +313,11 @@ pub(super) fn queue<S>(
         Action::Run(_, Request::Scan(_) | Request::Whole(_)) => {
             conversation.transactions.refuse();
             return Reply::error("ERR Command not allowed inside a transaction");
+        }
+        // (Whoever never looks at what `EXEC` says hears of it here.)
+        Action::Run(_, request) if !conversation.transactions.is_together(&request, &shared.store) => {
+            conversation.transactions.refuse();
+            return CROSS_SLOT;
         }
         Action::Run(_, request) => (Queued::Ask(request), 0),
         // (Redis' subcommands are commands of their own.)
@@ -311,6 +352,7 @@ pub(super) fn multi<S>(conversation: &mut Conversation, shared: &Shared<S>) -> R
     conversation.transactions.open = Some(Open {
         since_ns: shared.now_ns(),
         queue: Vec::new(),
+        keyed_at: None,
         is_refused: false,
         rights: conversation.who.generation(),
         bytes: 0,
@@ -352,14 +394,23 @@ pub(super) fn exec(conversation: &mut Conversation) -> Action {
     Action::Run(Id::Exec, Request::Transaction(Box::new(transaction)))
 }
 
-pub(super) fn watch<S>(command: &Command<'_>, conversation: &mut Conversation, shared: &Shared<S>) -> Action {
+pub(super) fn watch<S: Store>(
+    command: &Command<'_>,
+    conversation: &mut Conversation,
+    shared: &Shared<S>,
+) -> Action {
     let transactions = &mut conversation.transactions;
     if transactions.is_open() {
         return Action::Reply(Reply::error("ERR WATCH inside MULTI is not allowed"));
     }
     let keys = data::keys(command).map(data::distinct);
     match keys.and_then(|keys| transactions.watch(&keys, &shared.queued, shared.now_ns())) {
-        Ok(watched) => Action::Run(Id::Watch, Request::Watch(watched)),
+        Ok(watched) => {
+            let first = transactions.first_key();
+            let keys = first.iter().chain(&watched.keys).map(|key| &key[..]);
+            transactions.watches_apart |= !shared.store.are_together(keys);
+            Action::Run(Id::Watch, Request::Watch(watched))
+        }
         Err(reply) => Action::Reply(reply),
     }
 }
