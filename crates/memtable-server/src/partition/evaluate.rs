@@ -413,11 +413,11 @@ impl Partition {
                 }
             };
             let (value, kind) = match change {
+                // What would be gone already is removed.
+                Change::To(..) if op.lifetime.is_over(times.tick, times.wall_ms) => (None, Kind::Plain),
                 Change::To(header, Kind::SortedSet) if !self.keeps_bounds(op) => {
                     (Some(Header::split_bounds(&header).0), Kind::SortedSet)
                 }
-                // What would be gone already is removed.
-                Change::To(..) if op.lifetime.is_over(times.tick, times.wall_ms) => (None, Kind::Plain),
                 Change::To(value, kind) => (Some(value), kind),
                 Change::Removed => (None, Kind::Plain),
                 Change::None => {

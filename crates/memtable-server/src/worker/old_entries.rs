@@ -44,7 +44,8 @@ mod tests {
         assert_eq!(entries.up_to(1998, 20, 1000), Some(10));
         assert_eq!(entries.up_to(1999, 21, 1000), Some(20));
         // Nothing happens in this one.
-        assert_eq!(entries.up_to(9000, 21, 1000), Some(21));
+        assert_eq!(entries.up_to(9000, 21, 1000), Some(20));
+        assert_eq!(entries.up_to(10_000, 21, 1000), Some(21));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Filters of SSTables, fetched ahead in the background. Until one is here, its table matches its whole range.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -28,8 +28,8 @@ const RETRY_PAUSES_MAX: u32 = 20;
 type Lacking = Vec<(PartitionId, Weak<Sst>)>;
 
 /// A table whose filter is missing.
-#[derive(Default)]
 struct Wanted {
+    id: SstId,
     ssts: Lacking,
     attempts: u32,
     is_under_way: bool,
@@ -37,50 +37,58 @@ struct Wanted {
     pauses_until_ns: u64,
 }
 
-/// Tables whose filters are missing, by their names: those of newer ones are greater.
+/// Tables whose filters are missing, in the order in which they were met.
 #[derive(Default)]
-struct Missing(BTreeMap<SstId, Wanted>);
+struct Missing {
+    wanted: BTreeMap<u64, Wanted>,
+    places: HashMap<SstId, u64>,
+    next_place: u64,
+}
 
 impl Missing {
     fn add(&mut self, partition: PartitionId, sst: Weak<Sst>) {
         let Some(id) = sst.upgrade().map(|sst| sst.meta.id) else { return };
-        let ssts = &mut self.0.entry(id).or_default().ssts;
+        let place = *self.places.entry(id).or_insert_with(|| {
+            self.next_place += 1;
+            self.next_place
+        });
+        let new = || Wanted { id, ssts: vec![], attempts: 0, is_under_way: false, pauses_until_ns: 0 };
+        let ssts = &mut self.wanted.entry(place).or_insert_with(new).ssts;
         if !ssts.iter().any(|(_, known)| known.ptr_eq(&sst)) {
             ssts.push((partition, sst));
         }
     }
 
-    /// The newest one that nobody fetches: what was flushed just now is read, and costs whatever is cached until its filter is here.
+    /// One that nobody fetches. The newest: what was flushed just now is read, and costs whatever is cached until its filter is here. What
+    /// was tried before comes last: its servers may all hang.
     fn next(
         &mut self,
         now_ns: u64,
         is_missing: impl Fn(PartitionId, &Arc<Sst>) -> bool,
     ) -> Option<(Arc<Sst>, u32)> {
-        let mut found = None;
-        let mut over = Vec::new();
-        for (id, wanted) in self.0.iter_mut().rev() {
-            if wanted.is_under_way || wanted.pauses_until_ns > now_ns {
-                continue;
-            }
+        loop {
+            let is_due = |wanted: &Wanted| !wanted.is_under_way && wanted.pauses_until_ns <= now_ns;
+            let due = || self.wanted.iter().rev().filter(|(_, wanted)| is_due(wanted));
+            let (place, _) = due().find(|(_, wanted)| wanted.attempts == 0).or_else(|| due().next())?;
+            let place = *place;
+            let wanted = self.wanted.get_mut(&place)?;
             wanted
                 .ssts
                 .retain(|(partition, sst)| sst.upgrade().is_some_and(|sst| is_missing(*partition, &sst)));
-            let Some(one) = wanted.ssts.first().and_then(|(_, sst)| sst.upgrade()) else {
-                over.push(*id);
-                continue;
-            };
-            wanted.attempts += 1;
-            wanted.is_under_way = true;
-            found = Some((one, wanted.attempts));
-            break;
+            if let Some(one) = wanted.ssts.first().and_then(|(_, sst)| sst.upgrade()) {
+                wanted.attempts += 1;
+                wanted.is_under_way = true;
+                return Some((one, wanted.attempts));
+            }
+            let id = wanted.id;
+            self.wanted.remove(&place);
+            self.places.remove(&id);
         }
-        over.iter().for_each(|id| drop(self.0.remove(id)));
-        found
     }
 
     /// One that was fetched, or was not. (It may still be missing in another entry: then it is next.)
     fn ended(&mut self, id: SstId, result: &Result<()>, now_ns: u64) {
-        let Some(wanted) = self.0.get_mut(&id) else { return };
+        let Some(wanted) = self.places.get(&id).and_then(|place| self.wanted.get_mut(place)) else { return };
         wanted.is_under_way = false;
         wanted.pauses_until_ns = match result {
             Ok(()) => 0,
@@ -93,7 +101,7 @@ impl Missing {
 
     /// When the next one may be tried again.
     fn pauses_until_ns(&self) -> Option<u64> {
-        self.0.values().filter(|wanted| !wanted.is_under_way).map(|wanted| wanted.pauses_until_ns).min()
+        self.wanted.values().filter(|wanted| !wanted.is_under_way).map(|wanted| wanted.pauses_until_ns).min()
     }
 }
 
@@ -203,11 +211,15 @@ mod tests {
         let again_ns = 1000 + RETRY_PAUSE.as_nanos() as u64;
         assert_eq!(missing.pauses_until_ns(), Some(again_ns));
         assert_eq!(next(&mut missing, again_ns - 1), None);
+        // What is new comes before it, also with a smaller name.
+        let new = sst(0);
+        missing.add(PartitionId(0), Arc::downgrade(&new));
+        assert_eq!(next(&mut missing, again_ns), Some((sst_id(0), 1)));
         assert_eq!(next(&mut missing, again_ns), Some((sst_id(2), 2)));
         // One that nobody has any more is forgotten.
         drop(newer);
         missing.ended(sst_id(4), &Err(Error::unavailable("late")), 0);
         assert_eq!(next(&mut missing, u64::MAX), None);
-        assert_eq!(missing.0.len(), 3);
+        assert_eq!((missing.wanted.len(), missing.places.len()), (4, 4));
     }
 }

@@ -35,7 +35,7 @@ pub(super) const ATTEMPTS_MAX: usize = 100;
 
 /// Once the records have changed so often meanwhile, the leader reads them all at one moment, and other writes of them through this
 /// server [let it pass](crate::repeats).
-const READS_MAX: usize = 3;
+pub(super) const READS_MAX: usize = 3;
 /// Most bytes that are read again from then on: what is long is not read a hundred times.
 const READ_AGAIN_BYTES_MAX: usize = READ_BYTES_MAX;
 /// Longest pause before it is tried again.
@@ -125,7 +125,7 @@ pub(super) async fn run_within<S: Store>(
                 Err(e) => return Err(e),
             }
         }
-        let mut draft = Draft::read(shared, &needed, attempt >= READS_MAX).await?;
+        let mut draft = Draft::read(shared, &needed, attempt).await?;
         if !draft.expect(expected) {
             return Ok(Done::Changed);
         }

@@ -118,6 +118,17 @@ async fn a_read_between_bounds_that_others_disturb_is_of_one_moment() {
     assert_eq!(read(&store, "q").0, place(f64::NEG_INFINITY, ""));
 }
 
+#[tokio::test]
+async fn what_removes_nothing_between_bounds_says_so_of_one_moment() {
+    let (_server, mut client, store) = connected().await;
+    check(&mut client, &[("ZADD q 5 a 7 b 9 c", ":3|"), ("ZPOPMIN q", "*2|$1|a|$1|5|")]).await;
+    // While it reads others may move members to where there were none: it may not go by bounds that are no longer so.
+    store.disturb("q");
+    check(&mut client, &[("ZREMRANGEBYSCORE q -inf 6", ":0|")]).await;
+    assert_eq!(read(&store, "q").0, place(f64::NEG_INFINITY, ""));
+    check(&mut client, &[("ZCARD q", ":2|")]).await;
+}
+
 /// What a sorted set has, by names: the index of scores, and so the bounds, has no part in that.
 async fn by_names(client: &mut Raw) -> BTreeMap<String, i64> {
     let names = lines(client, "ZRANGEBYLEX q - +").await;

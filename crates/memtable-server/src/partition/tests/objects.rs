@@ -170,7 +170,7 @@ fn allow_bounds(n: &mut Node) {
 
 fn puts_header(bounds: Bounds) -> WriteOp {
     let value = Header { bounds, ..Header::new(7, 5) }.encode();
-    update("z", Update::Header { kind: Kind::SortedSet, value })
+    WriteOp { lifetime: Lifetime::Unlimited, ..update("z", Update::Header { kind: Kind::SortedSet, value }) }
 }
 
 #[test]
@@ -210,6 +210,9 @@ fn only_who_says_what_was_written_keeps_bounds_and_only_where_all_can_read_them(
         Header::new(7, 5),
         "the format is older"
     );
+    let over = WriteOp { lifetime: Lifetime::Milliseconds(0), ..update("z", Update::Touch) };
+    let group = n.evaluate(vec![over]).0.expect("it removes it");
+    assert_eq!(group.tables[0].writes[0].value, None, "what would be gone already goes at once");
     allow_bounds(&mut n);
     leaves(&mut n, vec![puts_header(bounded(1.0, 5.0))]);
     let touch = |lifetime| WriteOp { lifetime, ..update("z", Update::Touch) };

@@ -22,7 +22,7 @@ use sextant_common::{Error, Result};
 use sextant_environment::Env;
 use sextant_rules::mutant::{self, Mutant};
 
-use super::atomic::{check, writes_of};
+use super::atomic::{READS_MAX, check, writes_of};
 use super::errors::{self, WRONG_TYPE, plain, store_error};
 use super::execution::{CHUNK_KEYS, change_reply, is_decimal, set_reply};
 use super::objects;
@@ -92,6 +92,8 @@ pub(super) struct Draft<'s, S> {
     looked: usize,
     /// Elements that are asked for together are asked of the leader, as they are at one moment.
     of_leader: bool,
+    /// Others came between before.
+    is_repeated: bool,
     /// The p-node's clock. What a lifetime is counted from in the end is the leader's.
     now: Tick,
     /// Bytes of the values that were made.
@@ -134,7 +136,8 @@ fn header_of(record: &Record) -> Option<Header> {
 }
 
 impl<'s, S: Store> Draft<'s, S> {
-    pub async fn read(shared: &'s Shared<S>, keys: &[Bytes], of_leader: bool) -> Result<Self> {
+    /// `attempt`: from 0; from [`READS_MAX`] on what is asked for together is asked of the leader.
+    pub async fn read(shared: &'s Shared<S>, keys: &[Bytes], attempt: usize) -> Result<Self> {
         let (store, env) = (&shared.store, &shared.env);
         let (mut cells, mut bytes) = (BTreeMap::new(), 0);
         let mut gathered = Gathered::new(&shared.gathering);
@@ -167,7 +170,8 @@ impl<'s, S: Store> Draft<'s, S> {
             fresh: HashSet::new(),
             read: Read { bytes, ..Read::default() },
             looked: 0,
-            of_leader,
+            of_leader: attempt >= READS_MAX,
+            is_repeated: attempt > 0,
             now: Tick(store.now_ms()),
             made: 0,
             is_of_one_moment: false,
@@ -401,6 +405,10 @@ impl<'s, S: Store> Draft<'s, S> {
             Some(record) if record.kind != kind => Err(WRONG_TYPE.into()),
             Some(record) => header_of(record).map(Some).ok_or_else(|| damaged().into()),
         }
+    }
+
+    pub fn is_repeated(&self) -> bool {
+        self.is_repeated
     }
 
     /// Of a sorted set: within which all its members are, as they are stored, and as commands have left them.

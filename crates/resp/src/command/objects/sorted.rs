@@ -446,14 +446,18 @@ async fn in_range<S: Store>(
             }
             let (start, end) = (place(start), place(end));
             let (first, last) = places_range(key, header.version, &draft.bounds(key, header));
-            match goes {
-                // Bounds are of the header. (Whoever has been disturbed already does without.)
-                Goes::ByElements if first <= start && end <= last || draft.is_of_leader() => (start, end),
-                Goes::ByElements => {
-                    draft.rests_on_header();
-                    (start.max(first), end.min(last))
-                }
-                Goes::ByHeader => (start.max(first), end.min(last)),
+            let (inner_start, inner_end) = (first.max(start.clone()), last.min(end.clone()));
+            // Bounds are of the header. (Whoever is disturbed does without in the end: then what is found is of one moment by itself.)
+            let as_wide = (&inner_start, &inner_end) == (&start, &end);
+            let was_disturbed = match goes {
+                Goes::ByElements => draft.is_repeated(),
+                Goes::ByHeader => draft.is_of_leader(),
+            };
+            if as_wide || was_disturbed {
+                (start, end)
+            } else {
+                draft.rests_on_header();
+                (inner_start, inner_end)
             }
         }
         By::Name(least, highest) => {
