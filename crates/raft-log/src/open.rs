@@ -1,8 +1,8 @@
 //! Opening a log: recovery, then the start of a new run on every device.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 use futures::future::join_all;
 use prometheus_client::registry::Registry;
@@ -11,13 +11,13 @@ use sextant_common::{Error, ErrorKind, Result};
 use sextant_environment::Env;
 
 use crate::config::RaftLogConfig;
-use crate::device::spares::{self, FIRST_BYTES, Spares};
+use crate::device::spares::{self, Sizes, Spares};
 use crate::device::worker::{Current, Device, Full, Worker};
 use crate::device::writer::WriteBuffer;
-use crate::format::batch::BATCH_HEADER_BYTES;
+use crate::format::batch::{BATCH_ALIGN, BATCH_HEADER_BYTES};
 use crate::format::checkpoint::{Checkpoint, LogMeta};
 use crate::format::identity::Identity;
-use crate::format::segment::{SEGMENT_HEADER_BYTES, SegmentHeader, file_name};
+use crate::format::segment::{SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::metrics::Metrics;
 use crate::queue::{Queue, Start};
 use crate::recovery::RecoveryReport;
@@ -245,11 +245,14 @@ fn start_device(
             full.push_back(Full { segment, capacity, last_lsn });
         }
     }
-    let mut ready = spares::adopt(&*shared.env.vfs, scan.spares, device.segment_bytes)?;
-    let mut next_number = scan.next_number;
+    let is_new = current.is_none();
     let mut next_generation = scan.next_generation;
     let device_last_lsn = lsns.last().copied().unwrap_or(0);
     let needs = (BATCH_HEADER_BYTES + Checkpoint::encoded_len(checkpoint.partitions.len())) as u64;
+    let needs = needs.next_multiple_of(BATCH_ALIGN);
+    let sizes = Sizes::new(device.segment_bytes, needs);
+    let ready = spares::adopt(&*shared.env.vfs, scan.spares, sizes)?;
+    let mut spares = Spares::new(shared.clone(), device.dir.clone(), sizes, scan.next_number, ready);
     // A segment that begins with records beyond the cut would break the promise of its header's `first_lsn`.
     let fits = current.as_ref().is_some_and(|(current, _)| {
         current.end + needs <= current.capacity && current.segment.first_lsn <= last_lsn + 1
@@ -258,16 +261,7 @@ fn start_device(
     if let Some((current, _)) = current.as_ref().filter(|_| fits) {
         buffer.clear(current.end);
     } else {
-        // A file that is there, or one that is made now.
-        let spare = match ready.pop() {
-            Some(spare) => spare,
-            None => {
-                let path = device.dir.join(file_name(next_number));
-                next_number += 1;
-                let bytes = FIRST_BYTES.min(device.segment_bytes);
-                spares::make(&*shared.env.vfs, path, bytes, &AtomicBool::new(false))?
-            }
-        };
+        let spare = spares.take_first()?;
         let header = SegmentHeader {
             generation: next_generation,
             previous_generation: previous.0,
@@ -291,8 +285,6 @@ fn start_device(
         debug_assert_eq!(buffer.end(), SEGMENT_HEADER_BYTES);
     }
     let Some((current, _)) = current else { return Err(Error::internal("a device without a segment")) };
-    let (dir, segment_bytes): (&Path, u64) = (&device.dir, device.segment_bytes);
-    let spares = Spares::new(shared.clone(), dir.to_owned(), segment_bytes, next_number, ready);
     let mut worker = Worker {
         shared,
         device,
@@ -307,6 +299,10 @@ fn start_device(
         _lock: lock,
     };
     worker.write_start(last_lsn, checkpoint)?;
+    if !is_new {
+        worker.spares.prepare_first(worker.current.end, worker.current.capacity)?;
+    }
+    worker.shared.queue.set_space(worker.device.number, worker.space());
     Ok(worker)
 }
 

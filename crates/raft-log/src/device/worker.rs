@@ -9,6 +9,7 @@ use std::time::Duration;
 use sextant_environment::vfs::IoKind;
 use sextant_rules::mutant::{self, Mutant};
 
+use crate::format::batch::BATCH_ALIGN;
 use crate::format::checkpoint::Checkpoint;
 use crate::format::identity::Identity;
 use crate::format::record::RecordKind;
@@ -72,6 +73,11 @@ pub(crate) struct Worker {
     pub checkpoint_bytes: u64,
     /// Of the directory, for as long as the worker runs.
     pub _lock: Box<dyn Send + Sync>,
+}
+
+/// What of so many bytes of a file batches can use.
+fn whole_units(bytes: u64) -> u64 {
+    bytes - bytes % BATCH_ALIGN
 }
 
 /// Tells the queue that the worker has ended, even if it did by a panic: those who wait must not wait for ever.
@@ -145,7 +151,7 @@ impl Worker {
 
     /// What is to be done between batches. Returns whether a checkpoint would free a segment.
     fn housekeep(&mut self) -> io::Result<bool> {
-        if self.shared.queue.wants_floor() {
+        if self.shared.queue.begin_floor() {
             let floor = self.shared.compute_floor();
             self.shared.queue.offer_floor(floor);
         }
@@ -164,25 +170,26 @@ impl Worker {
     }
 
     /// One of the two is counted: a record that does not fit into the first goes into the second.
-    fn space(&self) -> Space {
-        let current = self.current.capacity.saturating_sub(self.current.end);
-        let spare = self.spares.ready_bytes().saturating_sub(SEGMENT_HEADER_BYTES + self.checkpoint_bytes);
+    pub fn space(&self) -> Space {
+        let current = whole_units(self.current.capacity).saturating_sub(self.current.end);
+        let spare = whole_units(self.spares.ready_bytes());
         Space {
             exhausted: self.spares.is_exhausted(),
-            room: current.max(spare),
+            room: current.max(spare.saturating_sub(SEGMENT_HEADER_BYTES + self.checkpoint_bytes)),
             file_bytes: self.spares.next_bytes(self.current.capacity),
         }
     }
 
     /// Bytes that may still go into the current segment, and into a new one. A segment may grow to its full size as long as
-    /// there is no other file.
+    /// there is no other file and the disk is not full.
     fn room(&mut self) -> (u64, u64) {
-        let fresh = self.device.segment_bytes.saturating_sub(SEGMENT_HEADER_BYTES);
-        let end = match self.spares.has_ready() || self.spares.is_exhausted() {
-            true => self.current.capacity,
-            false => self.current.capacity.max(self.device.segment_bytes),
+        let (capacity, full_size) = (self.current.capacity, self.device.segment_bytes);
+        let (end, fresh) = match self.spares.has_ready() || self.spares.is_exhausted() {
+            true => (capacity, self.spares.ready_bytes()),
+            false => (capacity.max(full_size), full_size),
         };
-        (end.saturating_sub(self.current.end), fresh)
+        let room = whole_units(end).saturating_sub(self.current.end);
+        (room, whole_units(fresh).saturating_sub(SEGMENT_HEADER_BYTES))
     }
 
     async fn write(&mut self, mut taken: Taken) -> io::Result<VecDeque<Item>> {

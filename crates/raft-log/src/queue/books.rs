@@ -16,8 +16,11 @@ const BATCH_BYTES_MAX: u64 = 4 << 20;
 /// Appends wait beyond this many queued bytes. Raft's flow control keeps far below it unless the disk hangs; it bounds memory
 /// for that case, and has room for many of the largest entries (16 MiB).
 const QUEUE_BYTES_MAX: u64 = 256 << 20;
-/// What appends leave of a device that is running out of space, for votes and what keeps a stopping server consistent.
+/// What appends leave of each device that is running out of space, for votes, for what keeps a stopping server consistent, and
+/// for the checkpoint of the next start.
 const SPACE_RESERVE_BYTES: u64 = 64 << 10;
+/// What a batch takes beside its records: its header, and padding.
+const BATCH_EXTRA_BYTES: u64 = 2 * BATCH_HEADER_BYTES as u64;
 
 /// Room that a device has, as its worker saw it last.
 #[derive(Clone, Copy, Debug, Default)]
@@ -45,7 +48,7 @@ pub(crate) enum Take {
     Work(Taken),
     /// Nothing to do now.
     Idle,
-    /// There is work, but this device is full and another is not.
+    /// There is work, but this device is full, and another has more room.
     NotHere,
     /// Nothing to do, ever.
     Closed,
@@ -124,12 +127,10 @@ impl Books {
             return Err(io::Error::other("the log is being closed"));
         }
         if self.space.iter().all(|space| space.exhausted) {
-            // A purge must find room for the checkpoint that frees segments.
-            let reserve = if is_append { SPACE_RESERVE_BYTES + 2 * self.checkpoint_bytes() } else { 0 };
+            let reserve = if is_append { self.reserve_bytes() } else { 0 };
+            // Of one device, which takes all that the others do not: see `is_for`.
             let room = self.space.iter().map(|space| space.room).max().unwrap_or(0);
-            // Each record may become a batch of its own.
-            let batches = (self.items.len() as u64 + 1) * 2 * BATCH_HEADER_BYTES as u64;
-            if self.bytes + bytes + batches + reserve > room {
+            if self.queued_bytes() + bytes + BATCH_EXTRA_BYTES + reserve > room {
                 let file_bytes = self.space.iter().map(|space| space.file_bytes).min().unwrap_or(0);
                 let what = format!(
                     "no space left on the log devices: another segment needs {file_bytes} bytes, or what is there has to be purged"
@@ -153,31 +154,18 @@ impl Books {
             return Take::Closed;
         }
         let Some(first) = self.items.front() else {
-            let (needs, space) = (self.checkpoint_bytes(), self.space[device]);
-            let roll = needs > room;
-            // Not worth the last bytes of a disk.
-            if checkpoint && !(space.exhausted && needs > space.room) {
-                let made = self.make_checkpoint();
-                return Take::Work(self.start(device, items, Some(made), roll));
-            }
-            return if self.closing { Take::Closed } else { Take::Idle };
+            let alone = if checkpoint { self.checkpoint_alone(device, room, items) } else { None };
+            return alone.unwrap_or(if self.closing { Take::Closed } else { Take::Idle });
         };
-        let header = BATCH_HEADER_BYTES as u64;
-        let mut needs = header + first.bytes();
-        let space = self.space[device];
-        if space.exhausted && needs > space.room && self.space.iter().any(|s| !s.exhausted) {
-            return Take::NotHere;
+        let record = BATCH_HEADER_BYTES as u64 + first.bytes();
+        if !self.is_for(device, record) {
+            let alone = if checkpoint { self.checkpoint_alone(device, room, items) } else { None };
+            return alone.unwrap_or(Take::NotHere);
         }
-        if checkpoint {
-            needs += self.checkpoint_bytes();
-        }
-        let roll = needs > room;
-        let limit = if roll {
-            fresh.saturating_sub(self.checkpoint_bytes())
-        } else {
-            room - (needs - header - first.bytes())
-        };
-        let limit = limit.min(BATCH_BYTES_MAX).saturating_sub(header);
+        let checkpoint = checkpoint && self.goes_along(device, record, room);
+        let before = if checkpoint { self.checkpoint_bytes() } else { 0 };
+        let roll = before + record > room;
+        let limit = self.batch_bytes_max(device, if roll { fresh } else { room }, roll || checkpoint);
         let checkpoint = (roll || checkpoint).then(|| self.make_checkpoint());
         if self.bytes <= limit {
             std::mem::swap(&mut items, &mut self.items);
@@ -218,6 +206,52 @@ impl Books {
         Done { completes, retires }
     }
 
+    /// Whether a device is to take a record that needs so many bytes. What does not fit behind the reserve of a full device is
+    /// left to the one with the most room, for which it was admitted: there is always one that takes it.
+    fn is_for(&self, device: usize, record: u64) -> bool {
+        let space = self.space[device];
+        let rank = |device: usize| (!self.space[device].exhausted, self.space[device].room, device);
+        !space.exhausted
+            || record + self.reserve_bytes() <= space.room
+            || (0..self.space.len()).all(|other| rank(other) <= rank(device))
+    }
+
+    /// Whether a checkpoint that is due is written before the next records. On a full device it neither begins a segment, nor
+    /// takes the room of what was admitted: it waits until nothing is queued.
+    fn goes_along(&self, device: usize, record: u64, room: u64) -> bool {
+        let (space, needs) = (self.space[device], self.checkpoint_bytes());
+        !space.exhausted || needs + record <= room && needs + self.queued_bytes() <= space.room
+    }
+
+    /// A checkpoint without records. It is not worth the last bytes of a disk.
+    fn checkpoint_alone(&mut self, device: usize, room: u64, items: VecDeque<Item>) -> Option<Take> {
+        let (needs, space) = (self.checkpoint_bytes(), self.space[device]);
+        (!space.exhausted || needs <= space.room).then(|| {
+            let made = self.make_checkpoint();
+            Take::Work(self.start(device, items, Some(made), needs > room))
+        })
+    }
+
+    /// How many bytes of records go into a batch: of what a segment has room for, behind the checkpoint if there is one. The
+    /// first record goes there whatever it has.
+    fn batch_bytes_max(&self, device: usize, room: u64, checkpoint: bool) -> u64 {
+        let space = self.space[device];
+        let before = if checkpoint { self.checkpoint_bytes() } else { 0 };
+        let behind = if space.exhausted { space.room.saturating_sub(self.reserve_bytes()) } else { u64::MAX };
+        let bytes = room.saturating_sub(before).min(behind).min(BATCH_BYTES_MAX);
+        bytes.saturating_sub(BATCH_HEADER_BYTES as u64)
+    }
+
+    /// What is queued will take, even if each record becomes a batch of its own.
+    fn queued_bytes(&self) -> u64 {
+        self.bytes + self.items.len() as u64 * BATCH_EXTRA_BYTES
+    }
+
+    /// What appends leave of a full device: a purge must find room for the checkpoint that frees segments.
+    fn reserve_bytes(&self) -> u64 {
+        SPACE_RESERVE_BYTES + 2 * self.checkpoint_bytes()
+    }
+
     /// Bytes of a checkpoint's batch, with padding.
     fn checkpoint_bytes(&self) -> u64 {
         (BATCH_HEADER_BYTES + Checkpoint::encoded_len(self.metas.len())).next_multiple_of(BATCH_HEADER_BYTES)
@@ -245,13 +279,119 @@ impl Books {
                 self.floors.purged();
             }
         }
-        // Until the worker says what is really left.
+        // Until the worker says what is really left. A new segment's checkpoint was never counted as room.
+        let before = if checkpoint.is_some() && !roll { self.checkpoint_bytes() } else { 0 };
         let space = &mut self.space[device];
-        space.room = space.room.saturating_sub(queued - self.bytes + 2 * BATCH_HEADER_BYTES as u64);
+        space.room = space.room.saturating_sub(before + queued - self.bytes + BATCH_EXTRA_BYTES);
         self.taken_lsn += items.len() as u64;
         self.floors.taken(self.taken_lsn);
         let floor = checkpoint.as_ref().map(|checkpoint| (first_lsn - 1, checkpoint.floor));
         self.in_flight[device] = Some(InFlight { first_lsn, checkpoint: floor });
         Taken { items, first_lsn, checkpoint, roll, durable_lsn: self.durable_lsn }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of three partitions.
+    const CHECKPOINT: u64 = 320;
+    const RESERVE: u64 = SPACE_RESERVE_BYTES + 2 * CHECKPOINT;
+
+    fn books(rooms: &[u64]) -> Books {
+        let metas = (0..3).map(|id| (id, LogMeta::default())).collect();
+        let mut books = Books::new(Start { last_lsn: 0, floor: 1, metas, devices: rooms.len() });
+        books.space =
+            rooms.iter().map(|room| Space { exhausted: true, room: *room, file_bytes: 0 }).collect();
+        assert_eq!((books.checkpoint_bytes(), books.reserve_bytes()), (CHECKPOINT, RESERVE));
+        books
+    }
+
+    /// Queues a record of so many bytes with its batch's header.
+    fn queue(books: &mut Books, bytes: u64) {
+        let mut item = Item::control(0, RecordKind::Entry, true, (1, 1));
+        item.payload = vec![0; bytes as usize - 96].into();
+        books.bytes += item.bytes();
+        books.items.push_back(item);
+    }
+
+    /// What a device is given whose segment has `room`, and which has no other file.
+    fn take(books: &mut Books, device: usize, room: u64, checkpoint: bool) -> Take {
+        books.take(device, room, 0, checkpoint, VecDeque::new())
+    }
+
+    #[test]
+    fn what_was_admitted_for_one_device_is_not_taken_by_another() {
+        let (little, much) = (900, 1 << 20);
+        let mut books = books(&[little, much]);
+        books.admit(10_000, true).unwrap();
+        queue(&mut books, 10_000);
+        assert!(matches!(take(&mut books, 0, little, false), Take::NotHere));
+        assert!(matches!(take(&mut books, 1, much, false), Take::Work(taken) if !taken.roll));
+    }
+
+    #[test]
+    fn appends_leave_the_reserve_of_every_full_device() {
+        let room = RESERVE + 5_000;
+        let mut books = books(&[room, 1 << 20]);
+        for _ in 0..3 {
+            queue(&mut books, 2_000);
+        }
+        let Take::Work(taken) = take(&mut books, 0, room, false) else { panic!("it fits") };
+        assert_eq!(taken.items.len(), 2, "the third would be in the reserve");
+        assert!(matches!(take(&mut books, 0, room - 4_096, false), Take::NotHere));
+        // What is urgent gets the reserve, too.
+        books.space[1].room = 0;
+        assert!(matches!(take(&mut books, 0, room - 4_096, false), Take::Work(_)));
+    }
+
+    #[test]
+    fn there_is_always_one_device_that_takes_what_is_queued() {
+        for rooms in [[0, 0, 0], [500, 0, 500], [100, 200, 300], [RESERVE, RESERVE + 1, RESERVE]] {
+            for not_full in [None, Some(0), Some(2)] {
+                let takers = (0..3).filter(|device| {
+                    let mut books = books(&rooms);
+                    not_full.into_iter().for_each(|device: usize| books.space[device].exhausted = false);
+                    queue(&mut books, 200);
+                    matches!(take(&mut books, *device, rooms[*device], false), Take::Work(_))
+                });
+                assert_eq!(takers.count(), 1, "{rooms:?} {not_full:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_checkpoint_that_is_due_does_not_take_the_room_of_records() {
+        let room = 1_000;
+        let mut books = books(&[room]);
+        queue(&mut books, 800);
+        let Take::Work(taken) = take(&mut books, 0, room, true) else { panic!("it fits") };
+        assert!(!taken.roll && taken.checkpoint.is_none());
+        // With more room it goes along.
+        books.space[0].room = RESERVE;
+        queue(&mut books, 800);
+        let Take::Work(taken) = take(&mut books, 0, RESERVE, true) else { panic!("it fits") };
+        assert!(!taken.roll && taken.checkpoint.is_some());
+        assert_eq!(books.space[0].room, RESERVE - CHECKPOINT - (800 - 64) - BATCH_EXTRA_BYTES);
+    }
+
+    #[test]
+    fn a_device_that_leaves_records_to_others_still_writes_the_checkpoint_that_frees_its_segments() {
+        let mut books = books(&[CHECKPOINT, 1 << 20]);
+        queue(&mut books, 800);
+        let Take::Work(taken) = take(&mut books, 0, CHECKPOINT, true) else { panic!("it fits") };
+        assert!(taken.items.is_empty() && taken.checkpoint.is_some() && !taken.roll);
+        assert!(matches!(take(&mut books, 0, 0, true), Take::NotHere), "there is no room for another");
+    }
+
+    #[test]
+    fn a_batch_is_no_longer_than_the_file_that_it_begins() {
+        let mut books = books(&[1 << 20]);
+        books.space[0].exhausted = false;
+        (0..10).for_each(|_| queue(&mut books, 1_000));
+        let Take::Work(taken) = books.take(0, 500, 4_096, false, VecDeque::new()) else { panic!() };
+        assert!(taken.roll);
+        assert_eq!(taken.items.len(), 3, "beside the checkpoint");
     }
 }

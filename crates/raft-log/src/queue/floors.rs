@@ -20,7 +20,7 @@ pub(super) struct Written {
 
 #[derive(Debug, Default)]
 pub(super) struct Floors {
-    /// Entries were purged since the floor was computed last.
+    /// Entries were purged since somebody began to compute the floor.
     stale: bool,
     /// The lsn up to which records must have been taken before a checkpoint may state a floor, and the floor.
     candidate: Option<(u64, u64)>,
@@ -47,15 +47,17 @@ impl Floors {
         self.stale = true;
     }
 
-    /// Whether a floor should be computed.
-    pub fn is_wanted(&self) -> bool {
-        self.stale && self.candidate.is_none()
+    /// Whether the caller is to compute a floor, now. What is purged from here on makes another one wanted: the caller may not
+    /// see it.
+    pub fn begin(&mut self) -> bool {
+        self.candidate.is_none() && std::mem::take(&mut self.stale)
     }
 
-    /// A floor that was computed; the partitions may have shown records up to `shown_lsn`.
+    /// A floor that was computed; the partitions may have shown records up to `shown_lsn`. Two may be computed at a time: both
+    /// are true, and the higher one counts.
     pub fn offer(&mut self, floor: u64, shown_lsn: u64) {
-        self.stale = false;
-        self.candidate = Some((shown_lsn, floor));
+        let (other_lsn, other) = self.candidate.unwrap_or_default();
+        self.candidate = Some((shown_lsn.max(other_lsn), floor.max(other)));
     }
 
     /// Records were taken up to `lsn`.
@@ -106,11 +108,11 @@ mod tests {
     #[test]
     fn a_floor_waits_for_what_it_was_computed_from_and_for_its_checkpoint() {
         let mut floors = Floors::new(10);
-        assert!(!floors.is_wanted());
+        assert!(!floors.begin());
         floors.purged();
-        assert!(floors.is_wanted());
+        assert!(floors.begin());
         floors.offer(50, 70);
-        assert!(!floors.is_wanted());
+        assert!(!floors.begin());
         // A checkpoint made now must not state it: the purge may get lost.
         floors.taken(69);
         assert_eq!((floors.state(), floors.would_free(20)), (10, false));
@@ -129,6 +131,29 @@ mod tests {
         floors.offer(40, 72);
         floors.taken(80);
         assert_eq!(floors.state(), 50, "a floor never falls");
+    }
+
+    #[test]
+    fn a_purge_while_a_floor_is_computed_makes_another_one_wanted() {
+        let mut floors = Floors::new(10);
+        floors.purged();
+        assert!(floors.begin() && !floors.begin(), "one is enough for it");
+        floors.purged();
+        floors.offer(50, 70);
+        assert!(!floors.begin(), "not before the first one is of use");
+        floors.taken(70);
+        assert!(floors.begin());
+    }
+
+    #[test]
+    fn of_two_floors_that_are_computed_at_a_time_the_higher_one_counts() {
+        let mut floors = Floors::new(10);
+        floors.offer(60, 80);
+        floors.offer(50, 81);
+        floors.taken(80);
+        assert_eq!(floors.state(), 10, "it waits for what either of them may have been shown");
+        floors.taken(81);
+        assert_eq!(floors.state(), 60);
     }
 
     #[test]

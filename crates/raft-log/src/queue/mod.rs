@@ -210,9 +210,9 @@ impl Queue {
         (books.durable_lsn, books.next_lsn)
     }
 
-    /// Whether the floor should be computed anew (see [`Queue::offer_floor`]).
-    pub fn wants_floor(&self) -> bool {
-        self.books.lock().floors.is_wanted()
+    /// Whether the caller is to compute the floor anew, and offer it (see [`Queue::offer_floor`]).
+    pub fn begin_floor(&self) -> bool {
+        self.books.lock().floors.begin()
     }
 
     /// A floor that was computed from the state of the partitions, at some time before now.

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use openraft::storage::RaftLogStorage;
@@ -56,6 +57,31 @@ async fn a_failed_fsync_or_write_is_fatal_and_nothing_is_acknowledged_after_it()
         let expected: Vec<Entry> = (1..=found.len() as u64).map(|i| marked(0, 1, i, 100)).collect();
         assert_eq!(found, expected);
         log.shutdown().await;
+    }
+}
+
+#[tokio::test]
+async fn a_file_for_later_that_cannot_be_written_is_fatal_too_but_not_one_that_cannot_be_created() {
+    // Creating a file is the first write of its path.
+    for (kind, failing, is_fatal) in
+        [(IoKind::Write, 0, false), (IoKind::Write, 1, true), (IoKind::Sync, 0, true)]
+    {
+        let mut server = Server::new(1);
+        server.at_once = true;
+        server.config.segment_bytes = 1 << 20;
+        let log = server.open().await.unwrap();
+        let seen = AtomicUsize::new(0);
+        server.vfs.fail_next(kind, 1, Fault::Io, move |path| {
+            path.ends_with("segment-000002.log") && seen.fetch_add(1, Ordering::Relaxed) == failing
+        });
+        let handle = log.partition(PartitionId(0));
+        let mut last = 0;
+        while last < 6 && append(&handle, vec![marked(0, 1, last + 1, 100_000)]).await.is_ok() {
+            last += 1;
+        }
+        log.shutdown().await;
+        assert_eq!(server.fatals.0.lock().len(), usize::from(is_fatal), "{kind:?} {failing}");
+        assert_eq!(last == 6, !is_fatal, "{kind:?} {failing}");
     }
 }
 

@@ -4,6 +4,7 @@ mod crashes;
 mod devices;
 mod faults;
 mod fixture;
+mod full;
 mod openraft_suite;
 mod overlaps;
 mod reading;

@@ -1,7 +1,9 @@
 //! A server's log on a disk in memory, and a model of what must be in it.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::future::BoxFuture;
 use openraft::EntryPayload;
@@ -13,7 +15,7 @@ use sextant_common::ids::{NodeId, PartitionId};
 use sextant_environment::clock::SystemClock;
 use sextant_environment::env::{Fatal, TcpNetwork, ThreadWorkers, Workers};
 use sextant_environment::rng::SeededRng;
-use sextant_environment::vfs::{Vfs, VfsFile};
+use sextant_environment::vfs::{IoKind, OpenMode, Vfs, VfsFile};
 use sextant_environment::{Clock, Env};
 use sextant_simulated::FaultyVfs;
 
@@ -66,6 +68,58 @@ impl Workers for OneThread {
     }
 }
 
+/// A directory in which no file can be created, and the system's number of the error.
+pub(super) type Refused = Arc<Mutex<Option<(PathBuf, i32)>>>;
+
+/// A disk on which a directory may refuse new files.
+struct RefusingVfs {
+    vfs: FaultyVfs,
+    refused: Refused,
+}
+
+impl Vfs for RefusingVfs {
+    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn VfsFile>> {
+        match &*self.refused.lock() {
+            Some((dir, error)) if mode == OpenMode::CreateNew && path.starts_with(dir) => {
+                Err(io::Error::from_raw_os_error(*error))
+            }
+            _ => self.vfs.open(path, mode),
+        }
+    }
+
+    fn create_dir_all(&self, path: &Path) -> io::Result<()> {
+        self.vfs.create_dir_all(path)
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<PathBuf>> {
+        self.vfs.list(dir)
+    }
+
+    fn exists(&self, path: &Path) -> bool {
+        self.vfs.exists(path)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.vfs.rename(from, to)
+    }
+
+    fn remove_file(&self, path: &Path) -> io::Result<()> {
+        self.vfs.remove_file(path)
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        self.vfs.sync_dir(dir)
+    }
+
+    fn lock(&self, path: &Path) -> io::Result<Box<dyn Send + Sync>> {
+        self.vfs.lock(path)
+    }
+
+    fn delay(&self, kind: IoKind) -> Option<Duration> {
+        self.vfs.delay(kind)
+    }
+}
+
 pub(super) struct Server {
     /// Blocking work is done at once.
     pub at_once: bool,
@@ -73,6 +127,7 @@ pub(super) struct Server {
     pub one_thread: bool,
     pub clock: Arc<dyn Clock>,
     pub vfs: FaultyVfs,
+    pub refused: Refused,
     pub config: RaftLogConfig,
     pub fatals: Arc<Fatals>,
     pub partitions: Vec<PartitionId>,
@@ -99,6 +154,7 @@ impl Server {
             one_thread: false,
             clock: Arc::new(SystemClock::default()),
             vfs: FaultyVfs::new(seed),
+            refused: Refused::default(),
             config,
             fatals: Arc::default(),
             partitions,
@@ -110,7 +166,7 @@ impl Server {
         Env {
             clock: self.clock.clone(),
             rng: Arc::new(SeededRng::new(self.seed)),
-            vfs: Arc::new(self.vfs.clone()),
+            vfs: Arc::new(RefusingVfs { vfs: self.vfs.clone(), refused: self.refused.clone() }),
             net: Arc::new(TcpNetwork::default()),
             workers: self.workers(),
             fatal: self.fatals.clone(),
@@ -192,7 +248,7 @@ impl Server {
     }
 
     pub fn file(&self, path: &Path) -> Arc<dyn VfsFile> {
-        self.vfs.open(path, sextant_environment::vfs::OpenMode::Existing).unwrap()
+        self.vfs.open(path, OpenMode::Existing).unwrap()
     }
 
     pub fn read(&self, path: &Path) -> Vec<u8> {
