@@ -15,6 +15,8 @@ use crate::root;
 
 pub const FEATURE: &str = "sextant-sim/simulation";
 const FLAG: &str = "--cfg tokio_unstable";
+/// Crates that a simulated cluster has on board and hardly runs: they are not optimised for it.
+const IDLE: [&str; 4] = ["access", "environment", "resp", "tls"];
 
 pub fn simulate(options: &[&str]) -> Result<(), String> {
     let binary = if need_patches(options)? { build_patched()? } else { build(Path::new(root()))? };
@@ -52,6 +54,9 @@ fn build(tree: &Path) -> Result<PathBuf, String> {
     let mut build = cargo("build", tree);
     // Fast enough for hundreds of runs, with assertions. Foreign crates have their own level, here and elsewhere.
     build.args(["--config", "profile.dev.opt-level=1"]);
+    for name in IDLE {
+        build.arg("--config").arg(format!("profile.dev.package.sextant-{name}.opt-level=0"));
+    }
     done("build", build)?;
     Ok(target().join("debug/sextant-sim"))
 }

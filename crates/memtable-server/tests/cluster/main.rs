@@ -128,11 +128,7 @@ async fn answers_that_wrote_nothing_do_not_hold_the_log() {
         persisted_before = eventually(async || {
             for _ in 0..50 {
                 number += 1;
-                let mut request = put(0, "k", "v");
-                (request.session, request.request_no) = (77, number);
-                request.ops[0].condition = v1::Condition::Present.into();
-                request.ops[0].base = Some(v1::Base { manifest_version: u64::MAX, ..Default::default() });
-                assert_eq!(c.write(request).await.status(), v1::WriteStatus::WriteConditionFailed);
+                c.write_nothing(77, number).await;
             }
             // On followers too.
             let persisted = |i| c.status(i)["partitions"][0]["persisted_index"].as_u64().unwrap();
@@ -164,11 +160,7 @@ async fn a_partition_in_which_nothing_happens_does_not_hold_the_log_of_all() {
     eventually(async || {
         for _ in 0..20 {
             no += 1;
-            let mut request = put(0, "k", "v");
-            (request.session, request.request_no) = (77, no);
-            request.ops[0].condition = v1::Condition::Present.into();
-            request.ops[0].base = Some(v1::Base { manifest_version: u64::MAX, ..Default::default() });
-            assert_eq!(c.write(request).await.status(), v1::WriteStatus::WriteConditionFailed);
+            c.write_nothing(77, no).await;
         }
         let is_purged = |i| number(i, 1, "purged_index").is_some_and(|purged| purged >= quiet_before);
         (0..3).all(is_purged).then_some(())
@@ -203,11 +195,7 @@ async fn a_follower_whose_disk_is_full_refuses_a_snapshot_and_takes_it_when_ther
     eventually(async || {
         for _ in 0..50 {
             no += 1;
-            let mut request = put(0, "k", "v");
-            (request.session, request.request_no) = (77, no);
-            request.ops[0].condition = v1::Condition::Present.into();
-            request.ops[0].base = Some(v1::Base { manifest_version: u64::MAX, ..Default::default() });
-            assert_eq!(c.write(request).await.status(), v1::WriteStatus::WriteConditionFailed);
+            c.write_nothing(77, no).await;
         }
         let others = (0..3).filter(|i| *i != lagging);
         others.map(|i| number(&c, i, "purged_index")).all(|purged| purged > Some(had + 1)).then_some(())

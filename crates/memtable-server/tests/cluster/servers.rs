@@ -173,6 +173,15 @@ impl Cluster {
         .await
     }
 
+    /// An entry that only remembers an answer: that of a session's write whose condition does not hold.
+    pub async fn write_nothing(&self, session: u64, number: u64) {
+        let mut request = put(0, "k", "v");
+        (request.session, request.request_no) = (session, number);
+        request.ops[0].condition = v1::Condition::Present.into();
+        request.ops[0].base = Some(v1::Base { manifest_version: u64::MAX, ..Default::default() });
+        assert_eq!(self.write(request).await.status(), v1::WriteStatus::WriteConditionFailed);
+    }
+
     pub async fn create_table(&self, partition: u32) {
         eventually(async || {
             for i in 0..3 {

@@ -152,6 +152,10 @@ impl<S: Store> Connection<S> {
                 }
                 Ok(false) => return (Dispatched::NeedsInput, progress),
                 Err(error @ ProtocolError::TooBigArgument(_)) => {
+                    // It counts as one that began: those behind it wait for that.
+                    if let Ok(Some(allowance)) = self.conversation.who.allowance() {
+                        allowance.book();
+                    }
                     self.admission.let_go();
                     self.refuse_unread(Reply::Error(error.message()));
                     progress = true;
