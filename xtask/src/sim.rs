@@ -15,8 +15,8 @@ use crate::root;
 
 pub const FEATURE: &str = "sextant-sim/simulation";
 const FLAG: &str = "--cfg tokio_unstable";
-/// Crates that a simulated cluster has on board and hardly runs: they are not optimised for it.
-const IDLE: [&str; 4] = ["access", "environment", "resp", "tls"];
+/// Crates that a simulated cluster has on board and does not run: they are not optimised for it.
+const IDLE: [&str; 3] = ["access", "resp", "tls"];
 
 pub fn simulate(options: &[&str]) -> Result<(), String> {
     let binary = if need_patches(options)? { build_patched()? } else { build(Path::new(root()))? };
