@@ -25,6 +25,21 @@ pub struct Verified {
     pub damaged: Vec<String>,
 }
 
+/// What became of reading a piece.
+enum Piece {
+    Hashed(Box<Xxh3>),
+    /// The file ends before it.
+    End,
+    /// Twice.
+    Unreadable(String),
+}
+
+/// Whether the disk says that it does not have these bytes any more; not that it, or memory, is short of something.
+fn is_of_the_medium(e: &std::io::Error) -> bool {
+    // By disks and by file systems with checksums of their own.
+    matches!(e.raw_os_error(), Some(libc::EIO | libc::EBADMSG | libc::EUCLEAN | libc::EILSEQ | libc::ENODATA))
+}
+
 impl Store {
     /// Reads all tables, at the configured pace.
     pub async fn verify_all(self: &Arc<Self>) -> Verified {
@@ -94,25 +109,39 @@ impl Store {
     async fn verify(self: &Arc<Self>, table: &Arc<Table>) -> Result<bool> {
         let hashed = table.trailer().file_bytes - UNHASHED_BYTES as u64;
         let started_ns = self.env.clock.holder_ns();
-        let (mut hasher, mut at) = (Xxh3::new(), 0);
+        let (mut hasher, mut at) = (Box::new(Xxh3::new()), 0);
         while at < hashed {
             let piece_bytes = PIECE_BYTES.min(hashed - at);
             let file = table.file().clone();
             let read = move || {
                 let mut piece = vec![0; piece_bytes as usize];
-                match file.read_exact_at(&mut piece, at) {
+                // Once more: a disk may have had a bad moment.
+                let read = file.read_exact_at(&mut piece, at);
+                let read = match read {
+                    Err(e) if is_of_the_medium(&e) => file.read_exact_at(&mut piece, at),
+                    read => read,
+                };
+                match read {
                     Ok(()) => hasher.update(&piece),
-                    Err(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => return Ok(None),
+                    Err(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => return Ok(Piece::End),
+                    Err(e) if is_of_the_medium(&e) => return Ok(Piece::Unreadable(e.to_string())),
                     Err(e) => return Err(e.into()),
                 }
-                Ok(Some(hasher))
+                Ok(Piece::Hashed(hasher))
             };
-            let Some(read) = self.disk(IoKind::Read, read).await? else {
-                let end = self.file_len(table).await.unwrap_or(at);
-                table.corrupt(end, "the file ends here");
-                return Ok(false);
+            hasher = match self.disk(IoKind::Read, read).await? {
+                Piece::Hashed(hasher) => hasher,
+                Piece::End => {
+                    let end = self.file_len(table).await.unwrap_or(at);
+                    table.corrupt(end, "the file ends here");
+                    return Ok(false);
+                }
+                // What the disk does not return is no copy: it is made again from another server's.
+                Piece::Unreadable(why) => {
+                    table.corrupt(at, &format!("the disk does not return what is here: {why}"));
+                    return Ok(false);
+                }
             };
-            hasher = read;
             at += piece_bytes;
             self.metrics.scrubbed_bytes.inc_by(piece_bytes);
             let due_ns =

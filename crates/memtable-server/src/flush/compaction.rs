@@ -1,6 +1,8 @@
 //! Major compaction: one server does it, the others copy the results.
 
-use futures::future::join_all;
+use std::time::Duration;
+
+use futures::stream::{FuturesUnordered, StreamExt};
 use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_common::ids::{NodeId, SstId};
 use sextant_common::limits::COMPACTION_OUTPUTS_MAX;
@@ -15,6 +17,9 @@ use crate::upstream::SstServer;
 const IDS_TO_SPARE: usize = 2;
 /// Outputs that are compressed less than the inputs were may have so many times their bytes.
 const EXPANDS: u64 = 4;
+/// When enough replicas are durable, how much longer the others may take at least before they are left to repair: as long again as it
+/// took so far, since outputs may be large and repair copies what it finds begun to its end.
+const STRAGGLERS: Duration = if cfg!(test) { Duration::from_millis(100) } else { Duration::from_secs(10) };
 
 /// The ids that one worker may use. What it has not named when it ended is given up: it may have written some of it, and may go on
 /// where nobody hears of it any more. So no other worker uses them.
@@ -156,11 +161,7 @@ async fn spread(
     }
     let required = background.tuning.sst_replicas_required.min(targets.len());
     let others = targets.iter().filter(|s| s.id != worker.id);
-    let copied = join_all(others.map(|other| copy(background, job.term, other, &outputs, worker))).await;
-    let durable = 1 + copied.iter().filter(|copied| copied.is_ok()).count();
-    if durable < required {
-        return Err(copied.into_iter().filter_map(Result::err).collect());
-    }
+    copy_to_enough(background, job.term, worker, others.copied().collect(), required, &outputs).await?;
     let entry = |meta: SstMeta| SstMeta {
         replicas: targets.iter().map(|s| s.id).collect(),
         // Where there was nothing between cuts its file answers, for whoever rebuilds a manifest; nobody has to look there.
@@ -168,6 +169,54 @@ async fn spread(
         ..meta
     };
     Ok(outputs.into_iter().map(entry).collect())
+}
+
+/// Until it is durable where it has to be, and the others have had their time. Else why not.
+async fn copy_to_enough(
+    background: &Background,
+    term: u64,
+    worker: &SstServer,
+    mut others: Vec<&SstServer>,
+    required: usize,
+    outputs: &[SstMeta],
+) -> Result<(), Vec<Error>> {
+    let clock = &background.shared.env.clock;
+    let started_ns = clock.grantor_ns();
+    let copies = others.iter().copied().map(|to| async move {
+        let copied = copy(background, term, to, outputs, worker).await;
+        (to.id, copied)
+    });
+    let mut running: FuturesUnordered<_> = copies.collect();
+    let (mut durable, mut failed, mut errors) = (1, Vec::new(), Vec::new());
+    loop {
+        let next = if durable >= required {
+            let so_far = Duration::from_nanos(clock.grantor_ns().saturating_sub(started_ns));
+            match tokio::time::timeout(STRAGGLERS.max(so_far), running.next()).await {
+                Ok(next) => next,
+                Err(_) => {
+                    failed.extend(others.iter().map(|straggler| straggler.id));
+                    None
+                }
+            }
+        } else {
+            running.next().await
+        };
+        let Some((to, copied)) = next else { break };
+        others.retain(|other| other.id != to);
+        match copied {
+            Ok(()) => durable += 1,
+            Err(e) => {
+                failed.push(to);
+                errors.push(e);
+            }
+        }
+    }
+    if durable < required {
+        return Err(errors);
+    }
+    // (Otherwise the worker may be at fault.)
+    failed.into_iter().for_each(|server| background.failed(server));
+    Ok(())
 }
 
 async fn copy(

@@ -43,16 +43,24 @@ async fn write(background: &Background, job: &FlushJob, id: SstId) -> Result<Sst
         })
         .collect();
     let mut written: Vec<SstMeta> = Vec::new();
-    let mut errors = Vec::new();
+    let (mut answered, mut errors) = (Vec::new(), Vec::new());
     loop {
         let next = if written.len() >= required {
-            tokio::time::timeout(STRAGGLERS, running.next()).await.unwrap_or_default()
+            let Ok(next) = tokio::time::timeout(STRAGGLERS, running.next()).await else {
+                targets.iter().filter(|s| !answered.contains(&s.id)).for_each(|s| background.failed(s.id));
+                break;
+            };
+            next
         } else {
             running.next().await
         };
         match next {
-            Some((_, Ok(meta))) => written.push(meta),
+            Some((server, Ok(meta))) => {
+                answered.push(server);
+                written.push(meta);
+            }
             Some((server, Err(e))) => {
+                answered.push(server);
                 background.failed(server);
                 errors.push(format!("server {server}: {e}"));
             }

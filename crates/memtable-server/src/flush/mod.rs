@@ -2,6 +2,8 @@
 //! sstable servers, and reports to the worker, which decides what becomes of the result.
 
 mod compaction;
+#[cfg(test)]
+mod fakes;
 mod load;
 mod minor;
 mod repair;

@@ -177,7 +177,6 @@ mod tests {
     use std::sync::Arc;
 
     use sextant_common::manifest::Manifest;
-    use sextant_environment::Env;
     use sextant_environment::config::LeaseMode;
 
     use super::*;
@@ -185,24 +184,9 @@ mod tests {
     use crate::lease::slots::Slots;
     use crate::partition::view::{ReadView, TableView};
 
-    /// A replica that serves `term`, under a lease of its own.
-    fn serving(term: u64) -> Arc<ReplicaState> {
-        let state = ReplicaState::for_tests(&Env::real());
-        state.set_leader(term, state.node);
-        state.lease.begin(term, state.node, vec![vec![state.node]]);
-        state.lease.set_terms(crate::leadership::Terms {
-            lease_ns: 60_000_000_000,
-            abstention_ns: 60_000_000_000,
-            configured_at: 0,
-        });
-        state.lease.renew_if_alone(state.env.clock.holder_ns());
-        state.serving_term.store(term, Ordering::Release);
-        state
-    }
-
     #[test]
     fn what_was_read_counts_while_the_term_that_it_was_read_in_is_served() {
-        let state = serving(3);
+        let state = ReplicaState::serving_for_tests(3);
         let mut round = Round::default();
         round.at(&state);
         assert_eq!(round.lapsed(&state), None);
@@ -235,7 +219,7 @@ mod tests {
 
     #[test]
     fn an_answer_may_be_kept_if_no_write_of_its_slot_is_on_its_way() {
-        let (state, key) = (serving(3), Bytes::from_static(b"k"));
+        let (state, key) = (ReplicaState::serving_for_tests(3), Bytes::from_static(b"k"));
         with_slots(&state);
         let read = |round: &mut Round| {
             round.at(&state).read_registered(TableId(1), &key, ManifestVersion(0)).may_be_kept
@@ -252,7 +236,7 @@ mod tests {
 
     #[test]
     fn answers_are_kept_with_what_the_ring_was_before_the_first_of_them() {
-        let (state, key) = (serving(3), Bytes::from_static(b"k"));
+        let (state, key) = (ReplicaState::serving_for_tests(3), Bytes::from_static(b"k"));
         with_slots(&state);
         state.published.store(at(10));
         let mut round = Round::default();
@@ -269,7 +253,7 @@ mod tests {
 
     #[test]
     fn what_says_nothing_of_the_key_is_not_kept() {
-        let (state, key) = (serving(3), Bytes::from_static(b"k"));
+        let (state, key) = (ReplicaState::serving_for_tests(3), Bytes::from_static(b"k"));
         with_slots(&state);
         state.published.store(at(10));
         let mut round = Round::default();
@@ -280,7 +264,7 @@ mod tests {
 
     #[test]
     fn a_read_that_began_before_the_term_was_served_does_not_count_nor_one_of_the_term_before() {
-        let state = serving(3);
+        let state = ReplicaState::serving_for_tests(3);
         state.serving_term.store(0, Ordering::Release);
         let mut early = Round::default();
         early.at(&state);

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use sextant_common::error::{Error, ErrorKind, Result};
+use sextant_common::expiry::Tick;
 use sextant_common::ids::{NodeId, PartitionId};
 use sextant_common::recovery::{RecoveredPartition, RecoveryOrder, RecoveryOutcome};
 use sextant_environment::Env;
@@ -234,12 +235,13 @@ async fn rebuild(
         return Err(Error::retry("the partition was founded meanwhile: ask again"));
     }
     let raft = here.rafts.get(&id).ok_or_else(|| Error::unavailable("the server is starting"))?;
-    let wall_s = here.env.clock.wall_guess_ns() / 1_000_000_000;
+    let wall_ms = here.env.clock.wall_guess_ns() / 1_000_000;
     let rebuilt = Rebuilt {
         partition: id,
         plan,
         catalogue,
-        term: term(plan, remembered, wall_s),
+        term: term(plan, remembered, wall_ms / 1000),
+        time: Tick(wall_ms),
         new_lineage: here.env.rng.nonzero_u64(),
         founding: &gate.founding,
         members: members(here, gate).await?,

@@ -65,6 +65,10 @@ pub struct Rebuilt<'p> {
     pub plan: &'p Plan,
     pub catalogue: &'p Catalogue,
     pub term: u64,
+    /// The time that everybody goes on from, by the clock of the server that rebuilds. By ticks it would be the earliest expiry that
+    /// any table tells of and go on in steps from there, for hours: what had expired would be read again, and new records outlive
+    /// their time.
+    pub time: Tick,
     /// For a partition without tables.
     pub new_lineage: u64,
     pub founding: &'p Configuration,
@@ -115,8 +119,7 @@ impl Rebuilt<'_> {
                 at,
                 next_seq: self.plan.newest_seq.saturating_add(SEQS_BEYOND),
                 time_ms: 0,
-                // Time goes on with the first record that may expire.
-                tick: Tick::default(),
+                tick: self.time,
                 generations: manifest.tables.iter().map(next).collect(),
                 sessions: DuplicateTable::default(),
                 membership: Bytes::from(membership.to_vec()),
@@ -186,6 +189,7 @@ mod tests {
             plan: &one,
             catalogue: &catalogue,
             term: 1 << 21,
+            time: Tick(1_790_000_000_000),
             new_lineage: 99,
             founding: &founding,
             members: (1..=3).map(|id| (id, Member::new("a:1", 10 * id))).collect(),
@@ -195,6 +199,7 @@ mod tests {
         let snapshot =
             snapshot::decode(&snapshot::encode(&snapshot, PartitionId(3)), PartitionId(3)).unwrap();
         assert!(snapshot.checkpoint.next_seq > 100 + (1 << 30));
+        assert_eq!(snapshot.checkpoint.tick, Tick(1_790_000_000_000), "what has expired stays so");
         assert_eq!(snapshot.checkpoint.at, LogPosition { term: 1 << 21, index: 61 });
         assert!(snapshot.next_table > 9 + 1024);
         assert_eq!(snapshot.configuration.unwrap().0.lineage, 7);
@@ -220,7 +225,8 @@ mod tests {
         let members = BTreeMap::from([(1, Member::new("a:1", 10))]);
         let (plan, catalogue, founding) = (&one, &catalogue, &founding);
         let partition = PartitionId(3);
-        let rebuilt = Rebuilt { partition, plan, catalogue, term, new_lineage: 99, founding, members };
+        let time = Tick::default();
+        let rebuilt = Rebuilt { partition, plan, catalogue, term, time, new_lineage: 99, founding, members };
         let current = rebuilt.snapshot(|_| vec![]).unwrap().checkpoint.generations[&TableId(1)];
         assert!(current > loaded);
         assert_eq!(LoadNumber::of(current), None);

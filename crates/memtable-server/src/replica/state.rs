@@ -247,6 +247,18 @@ impl ReplicaState {
         let state = Self::new(env, 1, &partition, &founding, &incarnation, &Arc::default(), SERIALS_MAX);
         Arc::new(Self { guard: Arc::new(VoteGuard::new(0, 0)), ..state })
     }
+
+    /// One that serves `term`, under a lease of its own.
+    pub fn serving_for_tests(term: u64) -> Arc<Self> {
+        let state = Self::for_tests(&Env::real());
+        state.set_leader(term, state.node);
+        state.lease.begin(term, state.node, vec![vec![state.node]]);
+        let (lease_ns, abstention_ns) = (60_000_000_000, 60_000_000_000);
+        state.lease.set_terms(crate::leadership::Terms { lease_ns, abstention_ns, configured_at: 0 });
+        state.lease.renew_if_alone(state.env.clock.holder_ns());
+        state.serving_term.store(term, Ordering::Release);
+        state
+    }
 }
 
 #[cfg(test)]

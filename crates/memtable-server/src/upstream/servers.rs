@@ -18,6 +18,7 @@ use sextant_environment::env::{Party, cluster_channel, error_of};
 use sextant_proto::convert::{sst_id_from_wire, sst_id_to_wire};
 use sextant_proto::v1;
 use sextant_proto::v1::sst_client::SstClient;
+use tokio::sync::Semaphore;
 use tonic::Streaming;
 use tonic::transport::Channel;
 
@@ -32,12 +33,16 @@ const HOLDINGS: Duration = Duration::from_secs(30);
 const STALLED: Duration = Duration::from_secs(60);
 /// What a server of an older version, which does not tell how it goes on, may take.
 const UNWATCHED: Duration = Duration::from_secs(1800);
+/// Flushes to a server at once. Those that wait there for a turn hold what they have sent in the connection's window (16 MiB, of
+/// which a stream takes 4), and would leave nothing to those whose turn it is, nor to anything else that goes there.
+const FLUSHES_MAX: usize = 3;
 
 pub struct SstServer {
     pub id: NodeId,
     pub addr: String,
     zone: Option<String>,
     client: SstClient<Channel>,
+    flushes: Semaphore,
 }
 
 pub struct SstServers(Vec<SstServer>);
@@ -69,6 +74,7 @@ impl SstServers {
             ))
             .max_decoding_message_size(sextant_proto::MESSAGE_BYTES_MAX)
             .max_encoding_message_size(sextant_proto::MESSAGE_BYTES_MAX),
+            flushes: Semaphore::new(FLUSHES_MAX),
         };
         Self(cluster.sstable.iter().map(connect).collect())
     }
@@ -153,7 +159,7 @@ impl SstServer {
         Zone::of(self.id, self.zone.as_deref())
     }
 
-    /// Makes the server write a table of what is in a frozen memtable.
+    /// Makes the server write a table of what is in a frozen memtable, when it is its turn.
     /// `expired_by`: a published tick.
     pub async fn ingest(
         &self,
@@ -161,6 +167,7 @@ impl SstServer {
         memtable: Arc<Memtable>,
         expired_by: Tick,
     ) -> Result<SstMeta> {
+        let _turn = self.flushes.acquire().await.map_err(|_| Error::unavailable("nobody closes it"))?;
         self.ingest_messages(ingest::messages(&order, memtable, expired_by)).await
     }
 

@@ -55,6 +55,19 @@ async fn a_read_error_is_an_error_of_that_read() {
     assert!(!node.inventory().await[0].damaged);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_disk_does_not_return_twice_is_damage_that_verification_finds() {
+    let mut node = Node::with(FaultyVfs::new(1), |_| {}).await;
+    node.ingest(sst_id(1), &model(100, 1)).await.unwrap();
+    // A bad moment is none.
+    node.vfs.fail_next(IoKind::Read, 1, Fault::Io, is_table);
+    assert_eq!(node.server.as_ref().unwrap().scrub_now().await, 0);
+    assert!(!node.inventory().await[0].damaged);
+    node.vfs.fail_next(IoKind::Read, 2, Fault::Io, is_table);
+    assert_eq!(node.server.as_ref().unwrap().scrub_now().await, 1);
+    assert!(node.inventory().await[0].damaged, "the leader has it copied again");
+}
+
 /// Power fails at every write and sync of an ingest, a copy and a delete in turn.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_crash_anywhere_leaves_whole_tables_or_none() {

@@ -12,7 +12,7 @@
 
 mod placement;
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -22,7 +22,7 @@ use sextant_common::error::{Error, ErrorKind};
 use sextant_common::ids::{NodeId, SstId};
 use sextant_common::manifest::{Manifest, SstMeta};
 use sextant_environment::shutdown::Shutdown;
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 
 use self::placement::{Copying, Found, Naming, is_sound};
 use super::Background;
@@ -32,6 +32,11 @@ use crate::upstream::{Held, SstServer};
 
 /// Copies started per server and round: repair must not starve service.
 const COPIES_PER_ROUND: usize = 8;
+/// No copy is begun after this time of a round.
+const TURN: Duration = Duration::from_secs(20);
+/// A round in which any server has done what it was to do ends here: what others are at goes on from where it was when it is asked for
+/// again. That is later, as long as there are servers that do better.
+const ROUND: Duration = if cfg!(test) { Duration::from_millis(200) } else { Duration::from_secs(30) };
 /// How long a command may take into the log and back.
 const COMMAND: Duration = Duration::from_secs(10);
 
@@ -70,8 +75,8 @@ pub async fn repair_loop(background: Background, mut shutdown: Shutdown) {
             () = shutdown.wait() => return,
             () = tokio::time::sleep(interval) => {}
         }
+        // (What was proposed may be committed although a lease has lapsed meanwhile: it is remembered for the term.)
         let Some(term) = background.shared.serving() else {
-            memory = Memory::default();
             tell_nothing();
             continue;
         };
@@ -215,32 +220,34 @@ impl Memory {
 
     /// Has servers copy what they are to have, and names those that are not named yet.
     async fn copy(&mut self, background: &Background, manifest: &Manifest, found: &[Found<'_>]) {
-        let mut by_server: HashMap<NodeId, Vec<Copying<'_>>> = HashMap::new();
+        let mut by_server: BTreeMap<NodeId, Vec<Copying<'_>>> = BTreeMap::new();
         for copying in placement::copies(manifest, found, background.tuning.sst_replicas) {
             let of_server = by_server.entry(copying.to).or_default();
             if of_server.len() < COPIES_PER_ROUND {
                 of_server.push(copying);
             }
         }
+        // Who has failed or was slow lately may be so for long, and the others would wait for it in each round.
+        let is_failing = |id: &NodeId| found.iter().any(|s| s.id == *id && s.is_failing);
+        if !by_server.keys().all(is_failing) {
+            by_server.retain(|id, _| !is_failing(id));
+        }
         let term = self.term;
-        let mut working: FuturesUnordered<_> =
-            by_server.into_values().map(|copies| copy_to(background, term, found, copies)).collect();
+        let done = all_copy(background, term, found, by_server).await;
         let mut relocations = placement::departures(manifest, found, background.tuning.sst_replicas);
         // (What was there already has cost nothing.)
         let had = |sst: &SstMeta, to| {
             found.iter().any(|s| s.id == to && s.held.is_some_and(|held| is_sound(held, sst)))
         };
         let mut bytes = 0u64;
-        while let Some(done) = working.next().await {
-            for Copying { sst, to, naming } in done {
-                bytes += if had(sst, to) { 0 } else { sst.file_bytes };
-                let remove = match naming {
-                    Naming::Named => continue,
-                    Naming::Added => None,
-                    Naming::InsteadOf(old) => Some(old),
-                };
-                relocations.push(Relocation { id: sst.id, add: Some(to), remove });
-            }
+        for Copying { sst, to, naming } in done {
+            bytes += if had(sst, to) { 0 } else { sst.file_bytes };
+            let remove = match naming {
+                Naming::Named => continue,
+                Naming::Added => None,
+                Naming::InsteadOf(old) => Some(old),
+            };
+            relocations.push(Relocation { id: sst.id, add: Some(to), remove });
         }
         if bytes > 0 {
             let rate = background.tuning.repair_bytes_per_second.max(1);
@@ -292,18 +299,59 @@ fn was_never_proposed(e: &Error) -> bool {
     matches!(e.kind, ErrorKind::Overloaded | ErrorKind::NotLeader)
 }
 
-/// One server copies these, one after the other. Those that it has then.
+/// All servers copy, each its own one after the other. What was done when the round has to go on: a server that is slow, or hangs, holds
+/// up no other one's.
+async fn all_copy<'m>(
+    background: &Background,
+    term: u64,
+    found: &[Found<'_>],
+    by_server: BTreeMap<NodeId, Vec<Copying<'m>>>,
+) -> Vec<Copying<'m>> {
+    let clock = &background.shared.env.clock;
+    let started_ns = clock.grantor_ns();
+    let so_far = || Duration::from_nanos(clock.grantor_ns().saturating_sub(started_ns));
+    let (copied, mut all) = mpsc::unbounded_channel();
+    let mut at_it: BTreeSet<NodeId> = by_server.keys().copied().collect();
+    let servers = by_server.into_iter().map(|(to, copies)| {
+        let (copied, so_far) = (copied.clone(), &so_far);
+        async move {
+            let is_through = copy_to(background, term, found, copies, &copied, so_far).await;
+            (to, is_through)
+        }
+    });
+    let mut working: FuturesUnordered<_> = servers.collect();
+    let mut somebody_is_through = false;
+    while !at_it.is_empty() {
+        let next = match somebody_is_through {
+            false => working.next().await,
+            true => {
+                let left = ROUND.saturating_sub(so_far());
+                tokio::time::timeout(left, working.next()).await.unwrap_or_default()
+            }
+        };
+        let Some((to, is_through)) = next else { break };
+        at_it.remove(&to);
+        somebody_is_through |= is_through;
+    }
+    at_it.iter().for_each(|straggler| background.failed(*straggler));
+    drop(working);
+    std::iter::from_fn(|| all.try_recv().ok()).collect()
+}
+
+/// One server copies these, one after the other. False: one at least it could not copy.
 async fn copy_to<'m>(
     background: &Background,
     term: u64,
     found: &[Found<'_>],
     copies: Vec<Copying<'m>>,
-) -> Vec<Copying<'m>> {
-    let mut done = Vec::new();
+    copied: &mpsc::UnboundedSender<Copying<'m>>,
+    so_far: impl Fn() -> Duration,
+) -> bool {
+    let mut is_through = true;
     for copying in copies {
         let Copying { sst, to, .. } = copying;
         let Some(server) = background.servers.get(to) else { continue };
-        if background.shared.serving() != Some(term) {
+        if background.shared.serving() != Some(term) || so_far() >= TURN {
             break;
         }
         let has = |s: &&Found<'_>| s.id != to && s.held.is_some_and(|held| is_sound(held, sst));
@@ -320,15 +368,16 @@ async fn copy_to<'m>(
         match server.copy(sst, addresses.collect(), background.order(term)).await {
             Ok(()) => {
                 tracing::info!("sstable server {to} has copied table {}", sst.id);
-                done.push(copying);
+                let _ = copied.send(copying);
             }
             Err(e) => {
+                is_through = false;
                 background.failed(to);
                 tracing::warn!("sstable server {to} cannot copy table {}: {e}", sst.id);
             }
         }
     }
-    done
+    is_through
 }
 
 /// For metrics.
@@ -443,12 +492,16 @@ fn judge_orphans(
             gone.push(table.id);
         }
     }
+    // What somebody else had deleted is nobody's orphan.
+    let still_held: HashSet<SstId> = held.iter().map(|table| table.id).collect();
+    orphans.retain(|(at, id), _| *at != server || still_held.contains(id));
     gone
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
     use std::sync::Arc;
+    use std::sync::atomic::Ordering;
 
     use sextant_common::cut::{Cut, CutTable};
     use sextant_common::ids::{LogPosition, ManifestVersion, PartitionId, TableId};
@@ -456,6 +509,7 @@ pub(crate) mod tests {
     use sextant_environment::config::Zone;
 
     use super::*;
+    use crate::flush::fakes::Tier;
     use crate::partition::testing;
 
     pub fn sst(counter: u32, replicas: &[u64]) -> SstMeta {
@@ -570,6 +624,46 @@ pub(crate) mod tests {
         let damaged = vec![one.clone(), Held { damaged: true, ..other.clone() }];
         assert_eq!(waits([Some(&damaged), Some(&damaged)], 2), 0);
         assert_eq!(waits([Some(&damaged), None], 2), 2);
+    }
+
+    #[tokio::test]
+    async fn a_server_that_hangs_is_left_for_another_round_and_the_others_copy_meanwhile() {
+        let tier = Tier::start(0).await;
+        tier.told.hangs.store(2, Ordering::SeqCst);
+        let (one, two) = (sst(1, &[1, 2, 3]), sst(2, &[1, 2, 3]));
+        let manifest = manifest(vec![one.clone(), two.clone()]);
+        let all = [held(&one), held(&two)];
+        let copied = async |memory: &mut Memory, with_first: bool| {
+            let failing = tier.background.failing();
+            let of =
+                |id: u64, held| Found { is_failing: failing.contains(&NodeId(id)), ..server(id, Some(held)) };
+            let found = [of(1, if with_first { &all[..] } else { &[] }), of(2, &[]), of(3, &all)];
+            memory.copy(&tier.background, &manifest, &found).await;
+            let mut copied = tier.told.copies.lock();
+            std::mem::take(&mut *copied)
+        };
+        let mut memory = Memory { term: tier.background.shared.serving().unwrap(), ..Memory::default() };
+        let first = copied(&mut memory, false).await;
+        assert_eq!(first.iter().filter(|(server, _)| *server == 1).count(), 2, "{first:?}");
+        // As long as others have to copy, it is not waited for; then it is asked again.
+        memory.rests_until_ns = 0;
+        let second = copied(&mut memory, false).await;
+        assert!(second.len() == 2 && second.iter().all(|(server, _)| *server == 1), "{second:?}");
+        tier.told.hangs.store(0, Ordering::SeqCst);
+        let third = copied(&mut memory, true).await;
+        assert!(third.len() == 2 && third.iter().all(|(server, _)| *server == 2), "{third:?}");
+    }
+
+    #[tokio::test]
+    async fn what_somebody_else_deleted_is_no_orphan_any_more() {
+        let background = Tier::start(0).await.background;
+        let (mut orphans, gone) = (HashMap::new(), Held { lineage: None, ..held(&sst(5, &[])) });
+        let mut judge = |held: &[Held]| {
+            judge_orphans(&background, NodeId(1), u64::MAX, held, &mut orphans, 7);
+            orphans.len()
+        };
+        assert_eq!(judge(&[gone]), 1);
+        assert_eq!(judge(&[]), 0);
     }
 
     #[test]
