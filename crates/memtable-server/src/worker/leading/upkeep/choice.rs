@@ -138,6 +138,12 @@ impl<'t> Tree<'t> {
         self.columns.len()
     }
 
+    /// All SSTables of the column that a choice is of.
+    pub fn column_of(&self, choice: &Choice<'_>) -> impl Iterator<Item = &'t SstMeta> {
+        let range = choice.range.clone();
+        self.entry.ssts.iter().filter(move |sst| sst.range == range)
+    }
+
     /// Among how many entries what an SSTable has is divided.
     fn entries(&self, sst: &SstMeta) -> u64 {
         self.shared.get(&sst.id).copied().unwrap_or(1)

@@ -103,7 +103,7 @@ impl Compactions {
             let tree = Tree::new(entry);
             let is_busy = |sst: &SstMeta| self.is_busy(table, sst);
             let mut due = match is_wanted {
-                true => tree.demanded(limits, |sst| self.is_demanded(table, &sst.id), is_busy),
+                true => self.demanded(&tree, table, limits, now_ns),
                 false => tree.due(limits, is_busy),
             };
             let debt: u64 = due.iter().map(|choice| choice.bytes).sum();
@@ -111,15 +111,13 @@ impl Compactions {
             let begun = self.under_way.iter().filter(|u| u.table == table && u.reason != Reason::Rest);
             let begun: u64 = begun.map(|u| u.bytes).sum();
             self.standings.insert(table, Standing { columns: tree.columns(), debt_bytes: debt + begun });
-            if !is_wanted {
-                due.retain(|choice| match self.waits_until(table, choice.range).filter(|at| *at > now_ns) {
-                    Some(at_ns) => {
-                        until_ns = until_ns.min(at_ns);
-                        false
-                    }
-                    None => true,
-                });
-            }
+            due.retain(|choice| match self.waits_until(table, choice.range).filter(|at| *at > now_ns) {
+                Some(at_ns) if choice.reason != Reason::Demand => {
+                    until_ns = until_ns.min(at_ns);
+                    false
+                }
+                _ => true,
+            });
             if due.is_empty() && !is_wanted && limits.rests_after_ns > 0 && !has_writes(table) {
                 let rests_at_ns = self.rests_at(manifest.partition, entry, limits, now_ns);
                 if rests_at_ns > now_ns {
@@ -147,6 +145,23 @@ impl Compactions {
         let looked = Looked { version: manifest.version, limits: *limits, until_ns };
         self.looked = Some(looked).filter(|_| all.is_empty());
         all
+    }
+
+    /// What somebody wants, which may take hours; and, one at a time and before that, what is due of columns that have nothing of it:
+    /// what is flushed meanwhile must not pile up.
+    fn demanded<'m>(&self, tree: &Tree<'m>, table: TableId, limits: &Limits, now_ns: u64) -> Vec<Choice<'m>> {
+        let is_busy = |sst: &SstMeta| self.is_busy(table, sst);
+        let wanted = tree.demanded(limits, |sst| self.is_demanded(table, &sst.id), is_busy);
+        let has_other = self.under_way.iter().any(|u| u.table == table && u.reason != Reason::Demand);
+        if limits.trigger == 0 || has_other {
+            return wanted;
+        }
+        let is_other = |choice: &Choice<'_>| {
+            let waits = self.waits_until(table, choice.range).is_some_and(|at| at > now_ns);
+            !waits && !tree.column_of(choice).any(|sst| self.is_demanded(table, &sst.id))
+        };
+        let other = tree.due(limits, is_busy).into_iter().find(is_other);
+        other.into_iter().chain(wanted).collect()
     }
 
     /// From when on a table rests, if nothing comes until then. (A flush of nothing is none.)
@@ -501,6 +516,35 @@ mod tests {
         compactions.done(&after.tables[0], &range, &inputs, &[]);
         let next = begin(&mut compactions, &after, 2);
         assert!(next.len() == 1 && begun.iter().all(|(other, _)| *other != next[0].0 && range != next[0].0));
+    }
+
+    #[test]
+    fn what_is_flushed_while_somebody_waits_for_the_whole_does_not_pile_up() {
+        let mut entry = flushed(T, 10);
+        in_columns(&mut entry);
+        let mut compactions = Compactions::default();
+        let _told = ask(&mut compactions, &entry);
+        let wanted = entry.ssts.clone();
+        entry.ssts.edit(|all| {
+            let newer = (11..=14).rev().map(|g| SstMeta {
+                table: T,
+                generations: Generations::new(g, g),
+                range: KeyRange::all(),
+                ..sst(g as u32)
+            });
+            *all = newer.chain(wanted.iter().cloned()).collect();
+        });
+        let mut manifest = manifest(vec![entry]);
+        let begun = begin(&mut compactions, &manifest, 2);
+        assert_eq!(begun.len(), OF_A_TABLE_MAX);
+        assert!(begun[0].0 == KeyRange::all() && begun[1].0 != KeyRange::all(), "{begun:?}");
+        // The other place is not for that too, however much comes.
+        let (range, inputs) = begun[1].clone();
+        manifest.version.0 += 1;
+        manifest.tables[0].ssts.edit(|all| all.retain(|sst| sst.range != range));
+        compactions.done(&manifest.tables[0], &range, &inputs, &[]);
+        let next = begin(&mut compactions, &manifest, 2);
+        assert!(next.len() == 1 && next[0].0 != KeyRange::all(), "{next:?}");
     }
 
     #[test]
