@@ -12,6 +12,7 @@ use sextant_common::cut::Cut;
 use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_common::ids::OWN_TABLES;
 use sextant_common::ids::PartitionId;
+use sextant_environment::shutdown::{self, Shutdown};
 use sextant_sstable_server::table::footer::UNHASHED_BYTES;
 use xxhash_rust::xxh3::Xxh3;
 
@@ -54,6 +55,19 @@ pub async fn create(
     options: &Options,
     progress: Progress<'_>,
 ) -> Result<Created> {
+    let (_never, stop) = shutdown::channel();
+    create_until(client, repository, options, stop, progress).await
+}
+
+/// The same for who may be told to stop. Then there is no backup, and nothing is held or marked any more, unless all but its manifest
+/// was written by then.
+pub async fn create_until(
+    client: &Client,
+    repository: &Repository,
+    options: &Options,
+    stop: Shutdown,
+    progress: Progress<'_>,
+) -> Result<Created> {
     let created_ms = repository.env.clock.wall_guess_ns() / 1_000_000;
     let name = options.name.clone().unwrap_or_else(|| name_of(created_ms));
     check_name(&name)?;
@@ -61,7 +75,7 @@ pub async fn create(
         return Err(Error::invalid(format!("there is a backup {name:?} already")));
     }
     let guard = Guard::take(repository, Work::Creating).await?;
-    let created = held(client, repository, &guard, (name, created_ms), options, progress).await;
+    let created = held(client, repository, &guard, (name, created_ms), options, stop, progress).await;
     repository.settle().await;
     guard.release().await;
     created
@@ -74,9 +88,14 @@ async fn held(
     guard: &Guard,
     (name, created_ms): (String, u64),
     options: &Options,
+    mut stop: Shutdown,
     progress: Progress<'_>,
 ) -> Result<Created> {
-    let snapshot = client.open_snapshot(LEASE).await?;
+    // (One that is opened all the same ends with its lease.)
+    let snapshot = tokio::select! {
+        opened = client.open_snapshot(LEASE) => opened?,
+        () = stop.wait() => return Err(stopped()),
+    };
     progress(format!("snapshot {:016x} is held", snapshot.id));
     let partitions: Vec<PartitionId> = snapshot.partitions.iter().map(|p| p.partition).collect();
     let made = async {
@@ -95,6 +114,7 @@ async fn held(
     let created = tokio::select! {
         created = made => created,
         lost = renew(client, guard, snapshot.id) => Err(lost),
+        () = stop.wait() => Err(stopped()),
     };
     if let Err(e) = client.close_snapshot(snapshot.id).await {
         tracing::warn!("snapshot {:016x} is held until its lease is over: {e}", snapshot.id);
@@ -103,6 +123,10 @@ async fn held(
     // A prune may begin as soon as the guard is gone: by then the manifest is there.
     commit(repository, &created.backup).await?;
     Ok(created)
+}
+
+fn stopped() -> Error {
+    Error::new(ErrorKind::Stopping, "it was stopped before all was copied: there is no backup")
 }
 
 /// The backup is there, with all that it names; or else it is not.

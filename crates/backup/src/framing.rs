@@ -6,6 +6,8 @@ use xxhash_rust::xxh3::xxh3_64;
 const MAGIC_BYTES: usize = 8;
 const HEAD_BYTES: usize = MAGIC_BYTES + 4;
 const DIGEST_BYTES: usize = 8;
+/// What has fewer was not written to its end.
+pub const BYTES_MIN: usize = HEAD_BYTES + DIGEST_BYTES;
 
 pub fn framed(magic: [u8; MAGIC_BYTES], version: u32, message: &impl Message) -> Vec<u8> {
     let mut bytes = magic.to_vec();
@@ -21,7 +23,7 @@ pub fn unframed<M: Message + Default>(
     version: u32,
     bytes: &[u8],
 ) -> Result<M, String> {
-    if bytes.len() < HEAD_BYTES + DIGEST_BYTES || bytes[..MAGIC_BYTES] != magic {
+    if bytes.len() < BYTES_MIN || bytes[..MAGIC_BYTES] != magic {
         return Err("is none".into());
     }
     let (body, digest) = bytes.split_at(bytes.len() - DIGEST_BYTES);

@@ -1,5 +1,6 @@
 //! What backups a repository has, those that cannot be read among them, and which one is taken where none is named.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use sextant_common::error::{Error, ErrorKind, Result};
@@ -50,7 +51,8 @@ impl Inventory {
         Ok(inventory)
     }
 
-    /// The newest of all tables; where there is none, the newest of some.
+    /// The newest of all tables; where there is none, the newest of some. Refused where there are backups of several clusters: nobody
+    /// has said which one is meant.
     pub fn newest(&self) -> Result<Chosen> {
         self.chosen(&self.backups.iter().collect::<Vec<_>>(), "in this repository")
     }
@@ -64,6 +66,7 @@ impl Inventory {
 
     /// Of these, the oldest first.
     fn chosen(&self, there: &[&Backup], which: &str) -> Result<Chosen> {
+        self.check_one_cluster()?;
         let full = there.iter().rposition(|backup| !backup.is_part);
         let (Some(newest), Some(taken)) = (there.last(), full.map(|at| there[at]).or(there.last().copied()))
         else {
@@ -83,6 +86,20 @@ impl Inventory {
             ));
         }
         Ok(Chosen { backup: taken.clone(), told })
+    }
+
+    fn check_one_cluster(&self) -> Result<()> {
+        let newest: BTreeMap<u64, &str> =
+            self.backups.iter().map(|backup| (backup.lineage(), backup.name.as_str())).collect();
+        if newest.len() <= 1 {
+            return Ok(());
+        }
+        let told: Vec<String> =
+            newest.iter().map(|(lineage, name)| format!("{lineage:016x} (the newest is {name})")).collect();
+        Err(Error::invalid(format!(
+            "this repository has backups of several clusters, of the lineages {}: name the backup with --name",
+            told.join(", ")
+        )))
     }
 
     fn nothing(&self, which: &str) -> Error {
@@ -133,7 +150,7 @@ mod tests {
     use sextant_environment::Env;
 
     use super::*;
-    use crate::testing::{backup, damage, partial};
+    use crate::testing::{backup, damage, of_another_cluster, partial};
 
     fn repository() -> Repository {
         Repository::over(&Env::real(), Arc::new(InMemory::new()))
@@ -202,6 +219,20 @@ mod tests {
         let chosen = inventory.newest().unwrap();
         assert_eq!(chosen.backup.name, "c");
         assert_eq!(chosen.told, [format!("{unreadable}: it is passed over")]);
+    }
+
+    #[tokio::test]
+    async fn where_there_are_backups_of_several_clusters_none_is_taken_that_nobody_named() {
+        let repository = repository();
+        backup(&repository, "a", 1, &[1]).await;
+        of_another_cluster(&repository, "b", 2, 2, &[1]).await;
+        of_another_cluster(&repository, "c", 3, 2, &[1]).await;
+        let inventory = Inventory::read(&repository).await.unwrap();
+        for refused in [inventory.newest(), inventory.newest_by(1)] {
+            let error = refused.unwrap_err();
+            let told = "0000000000000001 (the newest is a), 0000000000000002 (the newest is c)";
+            assert!(error.kind == ErrorKind::Invalid && error.message.contains(told), "{error}");
+        }
     }
 
     #[tokio::test]

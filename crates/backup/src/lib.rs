@@ -13,6 +13,7 @@ pub mod create;
 mod framing;
 mod guard;
 pub mod inventory;
+mod litter;
 mod manifest;
 mod pace;
 pub mod prune;

@@ -48,6 +48,11 @@ impl Backup {
         self.cuts.values().map(|cut| cut.opened_ms).max().unwrap_or(self.created_ms)
     }
 
+    /// Of which cluster it is: clusters draw these numbers when they are founded. 0: a version made it that did not say it.
+    pub fn lineage(&self) -> u64 {
+        self.cuts.get(&PartitionId(0)).map_or(0, |cut| cut.lineage)
+    }
+
     /// Each once.
     pub fn files(&self) -> Vec<File> {
         let ssts = self.cuts.values().flat_map(Cut::ssts);

@@ -28,7 +28,8 @@ pub struct Pruned {
     pub bytes: u64,
 }
 
-/// Keeps the newest `keep` backups of all tables, and those of some tables that are newer than the oldest of these.
+/// Keeps the newest `keep` backups of all tables, and those of some tables that are newer than the oldest of these: of each cluster
+/// that has backups here.
 pub async fn prune(repository: &Repository, keep: usize, progress: Progress<'_>) -> Result<Pruned> {
     if keep == 0 {
         return Err(Error::invalid("at least one backup is kept"));
@@ -76,12 +77,34 @@ async fn run(repository: &Repository, keep: usize, guard: &Guard, progress: Prog
         pruned.files += 1;
         pruned.bytes += bytes;
     }
+    // (The guard's own mark is one of them: it is of now.)
+    let now_ms = repository.marks().await?.into_iter().map(|(_, at_ms)| at_ms).max().unwrap_or(0);
+    for litter in repository.litter(now_ms).await? {
+        alone.check().await?;
+        repository.remove_litter(&litter)?;
+        pruned.files += 1;
+        pruned.bytes += litter.bytes;
+    }
     Ok(pruned)
 }
 
-/// Those that go, and those that stay, of all from the oldest on. A backup of some tables is no substitute for one of all: it counts for
+/// Those that go, and those that stay, of all from the oldest on. What one cluster has is no substitute for what another has.
+fn divided(backups: Vec<Backup>, keep: usize) -> (Vec<Backup>, Vec<Backup>) {
+    let mut of_clusters: BTreeMap<u64, Vec<Backup>> = BTreeMap::new();
+    for backup in backups {
+        of_clusters.entry(backup.lineage()).or_default().push(backup);
+    }
+    let (mut old, mut stay) = (Vec::new(), Vec::new());
+    for (goes, stays) in of_clusters.into_values().map(|backups| divided_of_one(backups, keep)) {
+        old.extend(goes);
+        stay.extend(stays);
+    }
+    (old, stay)
+}
+
+/// The same of one cluster. A backup of some tables is no substitute for one of all: it counts for
 /// nothing, and goes with those of all tables that are as old. Where there are none of these, `keep` stay of each choice of tables.
-fn divided(mut backups: Vec<Backup>, keep: usize) -> (Vec<Backup>, Vec<Backup>) {
+fn divided_of_one(mut backups: Vec<Backup>, keep: usize) -> (Vec<Backup>, Vec<Backup>) {
     if backups.iter().all(|backup| backup.is_part) {
         return divided_by_tables(backups, keep);
     }
@@ -114,7 +137,8 @@ fn unneeded(archive: &Archive, kept: &[Backup]) -> (Vec<Name>, Vec<String>) {
         *at = cut.at.min(*at);
     }
     let is_needed = |name: &&Name| since.get(&name.history).is_some_and(|at| name.to.index > *at);
-    let segments = archive.segments.values().flatten().filter(|name| !is_needed(name)).copied().collect();
+    let segments = archive.segments.values().flatten().chain(&archive.stumps);
+    let segments = segments.filter(|name| !is_needed(name)).copied().collect();
     let is_of_nobody = |marks: &Marks| !marks.keys().any(|history| since.contains_key(history));
     let marks = archive.marks.iter().filter(|(_, marks)| is_of_nobody(marks)).map(|(name, _)| name.clone());
     (segments, marks.collect())
@@ -167,7 +191,9 @@ mod tests {
     use super::*;
     use crate::archive::segment::encode;
     use crate::manifest::File;
-    use crate::testing::{archived, assert_archived, backup, damage, partial, segment, sst};
+    use crate::testing::{
+        archived, assert_archived, backup, damage, of_another_cluster, partial, segment, sst,
+    };
 
     /// Moved by hand.
     #[derive(Default)]
@@ -243,9 +269,11 @@ mod tests {
         let old = segment(of(1), 0, 1);
         repository.write_segment(&old.name, encode(old.clone()).into()).await.unwrap();
         archived(&repository, of(2)).await;
+        let stump = segment(of(2), 9, 12);
+        repository.write_segment(&stump.name, b"".as_slice().into()).await.unwrap();
         backup(&repository, "a", 1, &[1]).await;
         let pruned = prune(&repository, 1, &|_| ()).await.unwrap();
-        assert_eq!((pruned.backups, pruned.files, pruned.segments), (0, 0, 3));
+        assert_eq!((pruned.backups, pruned.files, pruned.segments), (0, 0, 4));
         assert_archived(&repository, &segments).await;
         let archive = repository.archive().await.unwrap();
         assert!(archive.segments_of(&of(2)).is_empty() && archive.marks_of(&of(2)).is_empty());
@@ -276,6 +304,21 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn of_two_clusters_in_a_repository_each_keeps_its_newest_with_their_files() {
+        let repository = Repository::over(&Env::real(), Arc::new(InMemory::new()));
+        for (name, made_ms, ssts) in [("a1", 1, [1]), ("a2", 4, [2])] {
+            backup(&repository, name, made_ms, &ssts).await;
+        }
+        for (name, made_ms, ssts) in [("b1", 2, [3]), ("b2", 3, [4])] {
+            of_another_cluster(&repository, name, made_ms, 2, &ssts).await;
+        }
+        // Nobody knows whose it is.
+        of_another_cluster(&repository, "older", 0, 0, &[5]).await;
+        assert_eq!(pruned(&repository, 1).await, ["a2", "b2", "older"]);
+        assert_eq!(repository.tables().await.unwrap().len(), 3);
+    }
+
+    #[tokio::test]
     async fn where_there_are_only_backups_of_some_tables_the_newest_of_each_choice_stay() {
         let repository = Repository::over(&Env::real(), Arc::new(InMemory::new()));
         for (at, table) in ["t", "u", "t", "t"].iter().enumerate() {
@@ -299,6 +342,18 @@ mod tests {
         assert!(repository.marks().await.unwrap().is_empty());
         repository.remove_backup("b").await.unwrap();
         assert_eq!(pruned(&repository, 1).await, ["c"]);
+    }
+
+    #[tokio::test]
+    async fn what_a_process_that_died_has_begun_to_write_in_a_directory_goes() {
+        let dir = tempfile::tempdir().unwrap();
+        let repository = Repository::open(&Env::real(), dir.path().to_str().unwrap()).unwrap();
+        backup(&repository, "a", 1, &[1]).await;
+        let begun = dir.path().join("tables/begun#1");
+        std::fs::write(&begun, "begun").unwrap();
+        let pruned = prune(&repository, 1, &|_| ()).await.unwrap();
+        assert_eq!((pruned.files, pruned.bytes, begun.exists()), (1, 5, false));
+        assert_eq!(repository.tables().await.unwrap().len(), 1);
     }
 
     #[tokio::test]

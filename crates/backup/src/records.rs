@@ -22,6 +22,10 @@ use crate::create::Check;
 use crate::manifest::File;
 use crate::repository::Repository;
 
+/// So many records are passed over at a time. Then whoever asks for the next one has his turn: he may have somebody to tell that it goes
+/// on, and others to let go on.
+pub(crate) const PASSED_MAX: usize = 100_000;
+
 pub(crate) fn file_of(sst: &SstMeta) -> File {
     File { id: sst.id, checksum: sst.checksum, bytes: sst.file_bytes }
 }
@@ -44,7 +48,7 @@ impl Local {
 }
 
 /// An empty file in a directory, with room for one of a repository. It loses its name at once: however the process ends, nothing is left.
-fn nameless(env: &Env, dir: &Path, file: &File) -> Result<Arc<dyn VfsFile>> {
+pub(crate) fn nameless(env: &Env, dir: &Path, file: &File) -> Result<Arc<dyn VfsFile>> {
     env.vfs.create_dir_all(dir)?;
     let path = dir.join(format!("sextant-backup-{}-{:016x}", file.name(), env.rng.next_u64()));
     let opened = env.vfs.open(&path, OpenMode::CreateNew)?;
@@ -91,6 +95,11 @@ impl Files {
         Ok(())
     }
 
+    #[cfg(test)]
+    pub fn count(&self) -> usize {
+        self.by_id.len()
+    }
+
     /// What the table has in the range; its files were brought.
     pub fn records(&self, table: &CutTable, range: &KeyRange, tick: Tick) -> Result<Records> {
         let (mut iters, mut files) = (Vec::new(), Vec::new());
@@ -124,16 +133,21 @@ pub(crate) struct Records {
     _files: Vec<Arc<Local>>,
 }
 
-impl Records {
-    /// All that the table has.
-    pub async fn open(repository: &Repository, table: &CutTable, tick: Tick, dir: &Path) -> Result<Self> {
-        let mut files = Files::default();
-        files.bring(repository, &[table], &KeyRange::all(), dir).await?;
-        files.records(table, &KeyRange::all(), tick)
-    }
+/// What there is next.
+enum Next {
+    Record(RecordVersion),
+    /// As many were passed over as may be.
+    NotYet,
+    End,
+}
 
-    fn next(&mut self) -> Result<Option<RecordVersion>> {
+impl Records {
+    /// `left`: so many may be passed over.
+    fn next(&mut self, left: &mut usize) -> Result<Next> {
         while !self.merge.is_at_end() {
+            if *left == 0 {
+                return Ok(Next::NotYet);
+            }
             let marks = self.merge.marks();
             let is_there = !self.merge.is_tombstone() && !is_expired(marks.expires_at(), self.tick);
             let record = is_there.then(|| {
@@ -141,76 +155,93 @@ impl Records {
                 RecordVersion { key, seq: Seq(self.merge.seq()), value: Some(value), marks }
             });
             self.merge.advance()?;
-            if record.is_some() {
-                return Ok(record);
+            match record {
+                Some(record) => return Ok(Next::Record(record)),
+                None => *left -= 1,
             }
         }
-        Ok(None)
+        Ok(Next::End)
     }
 }
 
-/// Records of several partitions, in order of their keys; no two have the same.
+/// Records of several partitions, in order of their keys; no two have the same. None where many were passed over: the next one is still
+/// looked for.
 pub(crate) struct Joined {
-    /// Each with what it has next.
-    sources: Vec<(RecordVersion, Records)>,
+    sources: Vec<Source>,
     /// Which are wanted.
     wanted: Wanted,
+    passed_max: usize,
+}
+
+struct Source {
+    /// None: it is looked for.
+    next: Option<RecordVersion>,
+    records: Records,
+}
+
+impl Source {
+    fn key(&self) -> Option<&bytes::Bytes> {
+        self.next.as_ref().map(|record| &record.key)
+    }
 }
 
 type Wanted = Box<dyn Fn(&[u8]) -> bool + Send>;
 
 impl Joined {
-    pub fn all(records: Records) -> Result<Self> {
-        Self::of(vec![records], Box::new(|_| true))
+    pub fn of(sources: Vec<Records>, wanted: Wanted) -> Self {
+        let sources = sources.into_iter().map(|records| Source { next: None, records }).collect();
+        Self { sources, wanted, passed_max: PASSED_MAX }
     }
 
-    pub fn of(sources: Vec<Records>, wanted: Wanted) -> Result<Self> {
-        let mut joined = Self { sources: Vec::new(), wanted };
-        for records in sources {
-            joined.push(records)?;
-        }
-        Ok(joined)
-    }
-
-    fn push(&mut self, mut records: Records) -> Result<()> {
-        while let Some(next) = records.next()? {
-            if (self.wanted)(&next.key) {
-                self.sources.push((next, records));
-                break;
+    /// Whether all sources have what they have next; those that have nothing more are gone.
+    fn look(&mut self) -> Result<bool> {
+        let mut left = self.passed_max;
+        while let Some(at) = self.sources.iter().position(|source| source.next.is_none()) {
+            let source = &mut self.sources[at];
+            match source.records.next(&mut left)? {
+                Next::Record(record) if (self.wanted)(&record.key) => source.next = Some(record),
+                Next::Record(_) => left = left.saturating_sub(1),
+                Next::End => drop(self.sources.swap_remove(at)),
+                Next::NotYet => return Ok(false),
             }
         }
-        Ok(())
-    }
-
-    fn take(&mut self, at: usize) -> Result<RecordVersion> {
-        let (record, records) = self.sources.swap_remove(at);
-        self.push(records)?;
-        Ok(record)
+        Ok(true)
     }
 }
 
 impl Iterator for Joined {
-    type Item = Result<RecordVersion>;
+    type Item = Result<Option<RecordVersion>>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let (least, _) = self.sources.iter().enumerate().min_by(|(_, a), (_, b)| a.0.key.cmp(&b.0.key))?;
-        Some(self.take(least))
+        match self.look() {
+            Ok(true) => {}
+            Ok(false) => return Some(Ok(None)),
+            Err(e) => return Some(Err(e)),
+        }
+        let least = self.sources.iter_mut().min_by(|a, b| a.key().cmp(&b.key()))?;
+        Some(Ok(least.next.take()))
     }
 }
 
-/// The next of these records; up to so many, and about so many bytes. Empty: that was all.
+/// The next of these records; up to so many, and about so many bytes. It ends early, and may be empty, where many were passed over.
+/// None: that was all.
 pub(crate) fn next_page(
-    records: &mut impl Iterator<Item = Result<RecordVersion>>,
+    records: &mut impl Iterator<Item = Result<Option<RecordVersion>>>,
     count_max: usize,
     bytes_max: usize,
-) -> Result<Vec<RecordVersion>> {
+) -> Result<Option<Vec<RecordVersion>>> {
     let (mut page, mut bytes) = (Vec::new(), 0);
     while page.len() < count_max && bytes < bytes_max {
-        let Some(record) = records.next().transpose()? else { break };
-        bytes += bytes_of(&record);
-        page.push(record);
+        match records.next().transpose()? {
+            Some(Some(record)) => {
+                bytes += bytes_of(&record);
+                page.push(record);
+            }
+            Some(None) => return Ok(Some(page)),
+            None => return Ok((!page.is_empty()).then_some(page)),
+        }
     }
-    Ok(page)
+    Ok(Some(page))
 }
 
 pub(crate) fn bytes_of(record: &RecordVersion) -> usize {
@@ -238,7 +269,49 @@ pub(crate) fn work_dir(named: Option<&Path>) -> Result<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::sst;
+    use crate::testing::{sst, table_file};
+
+    /// Of a table on disk: keys, and whether each is a tombstone.
+    fn records(dir: &Path, counter: u32, keys: &[(String, bool)]) -> Records {
+        let (file, meta) = table_file(dir, counter, keys);
+        let table = Arc::new(Table::open(file, meta.id, 0, Arc::new(BlockCache::new(0))).unwrap().table);
+        let iter = TableIter::new(table, KeyRange::all(), Direction::Forward, Caching::Bypass).unwrap();
+        Records { merge: Merge::new(vec![iter], Direction::Forward), tick: Tick(0), _files: Vec::new() }
+    }
+
+    fn dead(from: u32, to: u32) -> impl Iterator<Item = (String, bool)> {
+        (from..to).map(|at| (format!("{at:05}"), true))
+    }
+
+    fn live(at: u32) -> [(String, bool); 1] {
+        [(format!("{at:05}"), false)]
+    }
+
+    #[test]
+    fn a_run_of_dead_records_is_passed_over_in_steps_and_whoever_asks_hears_of_each() {
+        let dir = tempfile::tempdir().unwrap();
+        let one: Vec<_> = live(0).into_iter().chain(dead(1, 100)).chain(live(100)).collect();
+        let other: Vec<_> = live(50).into_iter().chain(dead(51, 80)).collect();
+        let sources = vec![records(dir.path(), 1, &one), records(dir.path(), 2, &other)];
+        let mut joined = Joined { passed_max: 10, ..Joined::of(sources, Box::new(|_| true)) };
+        let (mut keys, mut steps) = (Vec::new(), 0);
+        while let Some(page) = next_page(&mut joined, 4000, 1 << 20).unwrap() {
+            keys.extend(page.into_iter().map(|record| record.key));
+            steps += 1;
+        }
+        assert_eq!(keys, ["00000", "00050", "00100"]);
+        assert!(steps > 10, "no more than ten at a time: {steps}");
+    }
+
+    #[test]
+    fn what_is_not_wanted_is_passed_over_in_steps_too() {
+        let dir = tempfile::tempdir().unwrap();
+        let all: Vec<_> = (0..100).flat_map(live).collect();
+        let joined = Joined::of(vec![records(dir.path(), 1, &all)], Box::new(|key| key == b"00099"));
+        let steps: Vec<_> = Joined { passed_max: 10, ..joined }.map(Result::unwrap).collect();
+        assert!(steps.len() >= 9 && steps[..steps.len() - 1].iter().all(Option::is_none), "{}", steps.len());
+        assert_eq!(steps[steps.len() - 1].as_ref().unwrap().key, "00099");
+    }
 
     #[test]
     fn a_file_that_is_worked_on_is_in_no_directory() {

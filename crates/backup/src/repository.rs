@@ -37,7 +37,7 @@ pub struct Repository {
     pub(crate) env: Env,
     store: Arc<dyn ObjectStore>,
     /// A directory here: what is written is made durable.
-    root: Option<PathBuf>,
+    pub(crate) root: Option<PathBuf>,
     /// Taking back the parts of files that nobody writes on.
     abandoned: Arc<Mutex<JoinSet<()>>>,
 }
@@ -84,7 +84,8 @@ impl Repository {
             }
             Place::Directory(root) => {
                 env.vfs.create_dir_all(&root)?;
-                let store = LocalFileSystem::new_with_prefix(&root).map_err(error)?;
+                // (Else a name is there before its bytes are durable, and is believed for ever.)
+                let store = LocalFileSystem::new_with_prefix(&root).map_err(error)?.with_fsync(true);
                 Ok(Self { root: Some(root), ..Self::over(env, Arc::new(store)) })
             }
         }
@@ -224,6 +225,12 @@ impl Repository {
         self.store.list(Some(&folder)).try_collect().await.map_err(error)
     }
 
+    /// The names of the folders in a folder.
+    pub(crate) async fn folders(&self, folder: &str) -> Result<Vec<String>> {
+        let found = self.store.list_with_delimiter(Some(&Path::from(folder))).await.map_err(error)?;
+        Ok(found.common_prefixes.iter().filter_map(|path| Some(path.filename()?.to_owned())).collect())
+    }
+
     /// The names of the files of SSTables that are here, and their bytes.
     pub async fn tables(&self) -> Result<BTreeMap<String, u64>> {
         let found = self.list("tables").await?;
@@ -236,6 +243,14 @@ impl Repository {
 
     pub async fn remove_table(&self, name: &str) -> Result<()> {
         self.delete(&Path::from(format!("tables/{name}"))).await
+    }
+
+    /// It is not there any more, so the next backup that names it copies it again; its bytes are kept elsewhere. Where.
+    pub(crate) async fn set_table_aside(&self, file: &File) -> Result<String> {
+        let at = Self::table(file);
+        let to = Path::from(format!("damaged/{}-{:016x}", file.name(), self.env.rng.next_u64()));
+        self.store.rename(&at, &to).await.map_err(error)?;
+        Ok(to.to_string())
     }
 
     /// A file of an SSTable that is to be written: it is there when it is [finished](Writing::finish), and not before.
@@ -391,6 +406,14 @@ impl Drop for Writing {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_directory_has_by_name_is_durable() {
+        let dir = tempfile::tempdir().unwrap();
+        let repository = Repository::open(&Env::real(), dir.path().to_str().unwrap()).unwrap();
+        let store = format!("{:?}", repository.store);
+        assert!(store.contains("fsync: true"), "{store}");
+    }
 
     #[test]
     fn who_looks_for_a_repository_makes_no_directory() {

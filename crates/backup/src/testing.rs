@@ -1,17 +1,22 @@
 //! Backups that were never of a cluster.
 
 use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
 
-use object_store::path::Path;
 use sextant_common::archive::{LogGroup, LogTable, LogWrites};
 use sextant_common::cut::{Cut, CutTable};
 use sextant_common::ids::{Epoch, LogPosition, PartitionId, Seq, SstId, TableId};
 use sextant_common::manifest::SstMeta;
 use sextant_common::sstable::RecordVersion;
+use sextant_environment::Env;
+use sextant_environment::vfs::VfsFile;
+use sextant_sstable_server::table::{Content, TableWriter};
 
 use crate::archive::reached::Mark;
 use crate::archive::segment::{History, Name, Segment, encode};
 use crate::manifest::{Backup, File};
+use crate::records::{file_of, nameless};
 use crate::repository::Repository;
 
 pub fn sst(counter: u32) -> SstMeta {
@@ -58,7 +63,19 @@ pub fn cut(ssts: impl Iterator<Item = SstMeta>) -> Cut {
 }
 
 pub async fn backup(repository: &Repository, name: &str, created_ms: u64, ssts: &[u32]) {
-    let cuts = BTreeMap::from([(PartitionId(0), cut(ssts.iter().map(|counter| sst(*counter))))]);
+    of_another_cluster(repository, name, created_ms, 1, ssts).await;
+}
+
+/// Of the one with this lineage. (That of the others is 1.)
+pub async fn of_another_cluster(
+    repository: &Repository,
+    name: &str,
+    created_ms: u64,
+    lineage: u64,
+    ssts: &[u32],
+) {
+    let cut = Cut { lineage, ..cut(ssts.iter().map(|counter| sst(*counter))) };
+    let cuts = BTreeMap::from([(PartitionId(0), cut)]);
     let backup = Backup { name: name.into(), created_ms, cuts, is_part: false };
     for File { id, checksum, bytes } in backup.files() {
         let mut to = repository.write_table(&File { id, checksum, bytes });
@@ -66,6 +83,28 @@ pub async fn backup(repository: &Repository, name: &str, created_ms: u64, ssts: 
         to.finish().await.unwrap();
     }
     repository.commit(&backup).await.unwrap();
+}
+
+/// A file with these keys, and whether each is a tombstone.
+pub fn table_file(dir: &Path, counter: u32, keys: &[(String, bool)]) -> (Arc<dyn VfsFile>, SstMeta) {
+    let file = nameless(&Env::real(), dir, &file_of(&sst(counter))).unwrap();
+    let mut writer = TableWriter::new(file.clone(), sst(counter).id, TableId(1), Default::default());
+    for (key, is_dead) in keys {
+        let value = (!is_dead).then_some(b"v".as_slice());
+        writer.add(key.as_bytes(), 1, Content::new(value, Default::default())).unwrap();
+    }
+    (file, writer.finish().unwrap())
+}
+
+/// The same, in a repository.
+pub async fn stored(repository: &Repository, dir: &Path, counter: u32, keys: &[(String, bool)]) -> SstMeta {
+    let (file, meta) = table_file(dir, counter, keys);
+    let mut bytes = vec![0; meta.file_bytes as usize];
+    file.read_exact_at(&mut bytes, 0).unwrap();
+    let mut to = repository.write_table(&file_of(&meta));
+    to.write(&bytes).await.unwrap();
+    to.finish().await.unwrap();
+    meta
 }
 
 /// Of this table only.
@@ -78,7 +117,7 @@ pub async fn partial(repository: &Repository, name: &str, created_ms: u64, table
 
 /// A bit of its manifest is another one.
 pub async fn damage(repository: &Repository, name: &str) {
-    let at = Path::from(format!("backups/{name}/manifest"));
+    let at = object_store::path::Path::from(format!("backups/{name}/manifest"));
     let mut bytes = repository.read_if_there(&at).await.unwrap().unwrap().to_vec();
     bytes[20] ^= 1;
     repository.replace(&at, bytes.into()).await.unwrap();

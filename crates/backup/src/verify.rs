@@ -4,13 +4,15 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use sextant_common::cut::Cut;
-use sextant_common::error::Result;
+use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_common::manifest::SstMeta;
 
 use crate::Progress;
+use crate::create::Check;
 use crate::manifest::{Backup, File};
 use crate::records::{Local, count, file_of, work_dir};
 use crate::repository::Repository;
+use futures::StreamExt;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verified {
@@ -20,6 +22,8 @@ pub struct Verified {
     pub records: u64,
     /// A line each.
     pub bad: Vec<String>,
+    /// Of those, whose bytes may be others than they were.
+    pub suspects: Vec<File>,
 }
 
 /// Every file is there, has its size and its checksum, is a table, and has as many records as it should.
@@ -46,7 +50,10 @@ pub async fn verify(
                     verified.bytes += file.bytes;
                     verified.records += records;
                 }
-                Err(e) => verified.bad.push(format!("{}: {e}", file.name())),
+                Err(e) => {
+                    verified.bad.push(format!("{}: {e}", file.name()));
+                    verified.suspects.extend((e.kind == ErrorKind::Corrupt).then_some(*file));
+                }
             },
         }
         progress(format!(
@@ -63,10 +70,77 @@ async fn read(repository: &Repository, file: File, sst: &SstMeta, dir: &Path) ->
     let local = Local::fetch(repository, file, dir).await?;
     let (records, tombstones) = count(local.table.clone())?;
     if (records, tombstones) != (sst.records, sst.tombstones) {
-        return Err(sextant_common::Error::corrupt(format!(
+        return Err(Error::corrupt(format!(
             "it has {records} records, {tombstones} of them tombstones, instead of {} and {}",
             sst.records, sst.tombstones
         )));
     }
     Ok(records)
+}
+
+/// Damaged files are put elsewhere: as long as one has its name and its size, each new backup counts on
+/// it, though the cluster may still have the bytes. A line each.
+pub async fn set_aside(repository: &Repository, suspects: &[File]) -> Result<Vec<String>> {
+    let mut told = Vec::new();
+    for file in suspects {
+        if is_damaged(repository, *file).await? {
+            let to = repository.set_table_aside(file).await?;
+            told.push(format!(
+                "{}: it is {to} now, and is copied again by the next backup that has it",
+                file.name()
+            ));
+        }
+    }
+    Ok(told)
+}
+
+/// Once more: what came over a bad way, or is of a version that this program does not read, is not damaged.
+async fn is_damaged(repository: &Repository, file: File) -> Result<bool> {
+    match check(repository, file).await {
+        Ok(()) => Ok(false),
+        Err(e) if e.kind == ErrorKind::Corrupt => Ok(true),
+        Err(e) => Err(e),
+    }
+}
+
+async fn check(repository: &Repository, file: File) -> Result<()> {
+    let (mut pieces, mut check) = (repository.read_table(&file).await?, Check::new(file));
+    while let Some(piece) = pieces.next().await {
+        check.take(&piece?)?;
+    }
+    check.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use object_store::memory::InMemory;
+    use sextant_environment::Env;
+    use sextant_sstable_server::table::footer::UNHASHED_BYTES;
+    use xxhash_rust::xxh3::xxh3_64;
+
+    use super::*;
+    use crate::testing::{backup, sst};
+
+    #[tokio::test]
+    async fn a_damaged_file_is_set_aside_so_that_it_is_copied_again_and_a_good_one_is_not() {
+        let repository = Repository::over(&Env::real(), Arc::new(InMemory::new()));
+        // (Its files are of another checksum than their names say.)
+        backup(&repository, "a", 1, &[1]).await;
+        let backup = repository.backup("a").await.unwrap();
+        let bytes = [b"sst".to_vec(), vec![0; UNHASHED_BYTES]].concat();
+        let good = File { id: sst(2).id, checksum: xxh3_64(b"sst"), bytes: bytes.len() as u64 };
+        let mut to = repository.write_table(&good);
+        to.write(&bytes).await.unwrap();
+        to.finish().await.unwrap();
+        let verified = verify(&repository, &backup, None, &|_| ()).await.unwrap();
+        let bad = backup.files()[0];
+        assert_eq!((verified.bad.len(), &verified.suspects), (1, &vec![bad]));
+        let told = set_aside(&repository, &[bad, good]).await.unwrap();
+        assert!(told.len() == 1 && told[0].contains(&format!("it is damaged/{}", bad.name())), "{told:?}");
+        assert_eq!(repository.tables().await.unwrap().into_keys().collect::<Vec<_>>(), [good.name()]);
+        let kept = repository.list("damaged").await.unwrap();
+        assert_eq!((kept.len(), kept[0].size), (1, 3));
+    }
 }

@@ -21,6 +21,8 @@ pub enum End {
     Load,
     /// What came next is not there, but later entries are.
     Gap,
+    /// What came next has a time that cannot be: who wanted an earlier one would not get it.
+    Odd(Name),
     /// Where the backup stands in the log is not known: an older version made it.
     NoPosition,
 }
@@ -40,6 +42,13 @@ pub struct Coverage {
 impl fmt::Display for End {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            End::Odd(name) => {
+                return write!(
+                    f,
+                    "what came next has a time far in the future by the clock here, segment {}/{name}",
+                    name.history
+                );
+            }
             End::Newest => "what came next is not archived",
             End::Load => "a bulk load came next, or a table was dropped, which no log has",
             End::Gap => "what came next is missing, a gap",
@@ -56,10 +65,15 @@ impl fmt::Display for Coverage {
 
 impl Coverage {
     /// From a position on, of which a backup has everything up to `opened_ms`. `there`, `marks`: of the partition and lineage.
-    pub fn from(start: LogPosition, opened_ms: u64, there: &[Name], marks: &[Mark]) -> Self {
+    /// Times that are later than `limit_ms` are none.
+    pub fn from(start: LogPosition, opened_ms: u64, there: &[Name], marks: &[Mark], limit_ms: u64) -> Self {
         let mut covered = Self { segments: Vec::new(), to: start, until_ms: opened_ms, end: End::Newest };
         let mut following = Following::of(there);
         while let Some(next) = following.furthest(covered.to) {
+            if next.from_ms.max(next.until_ms) > limit_ms {
+                covered.end = End::Odd(next);
+                break;
+            }
             covered.to = next.to;
             covered.until_ms = covered.until_ms.max(next.until_ms);
             covered.segments.push(next);
@@ -68,8 +82,11 @@ impl Coverage {
                 return covered;
             }
         }
-        for mark in marks.iter().filter(|mark| mark.archived <= covered.to) {
-            covered.until_ms = covered.until_ms.max(mark.until_ms);
+        let are_true = |mark: &&Mark| mark.archived <= covered.to && mark.until_ms <= limit_ms;
+        let marked_ms = marks.iter().filter(are_true).map(|mark| mark.until_ms).max();
+        covered.until_ms = covered.until_ms.max(marked_ms.unwrap_or(0));
+        if covered.end != End::Newest {
+            return covered;
         }
         if there.iter().any(|segment| segment.to > covered.to)
             || marks.iter().any(|mark| mark.archived > covered.to)
@@ -163,7 +180,7 @@ mod tests {
     }
 
     fn covered(start: (u64, u64), there: &[Name], marks: &[Mark]) -> (u64, u64, End) {
-        let covered = Coverage::from(at(start.0, start.1), 1, there, marks);
+        let covered = Coverage::from(at(start.0, start.1), 1, there, marks, u64::MAX);
         (covered.to.index, covered.until_ms, covered.end)
     }
 
@@ -212,6 +229,27 @@ mod tests {
         assert_eq!(covered((1, 5), &[], &[mark(5)]), (5, 900, End::Newest), "nobody has written");
     }
 
+    #[test]
+    fn a_time_that_cannot_be_ends_it_where_the_good_ones_do() {
+        let odd = Name { until_ms: 5000, ..segment((1, 20), (1, 30)) };
+        let there = [
+            segment((1, 10), (1, 20)),
+            odd,
+            Name { from_ms: 5001, until_ms: 5002, ..segment((1, 30), (1, 40)) },
+        ];
+        let marks =
+            [Mark { archived: at(1, 20), until_ms: 250 }, Mark { archived: at(1, 20), until_ms: 5000 }];
+        let covered = Coverage::from(at(1, 10), 1, &there, &marks, 1000);
+        assert_eq!((covered.segments.len(), covered.until_ms, covered.end), (1, 250, End::Odd(odd)));
+        assert!(
+            covered
+                .to_string()
+                .contains(&format!("in the future by the clock here, segment 0-0000000000000001/{odd}")),
+            "{covered}"
+        );
+        assert_eq!(Coverage::from(at(1, 10), 1, &there, &marks, 6000).end, End::Newest);
+    }
+
     /// As simple as it can be.
     fn slow(start: LogPosition, there: &[Name]) -> (LogPosition, Vec<Name>) {
         let (mut to, mut segments) = (start, Vec::new());
@@ -238,7 +276,7 @@ mod tests {
                 ..segment((term, after), (term + later, after + entries))
             };
             let there: Vec<Name> = segments.into_iter().map(name).collect();
-            let covered = Coverage::from(at(start.0, start.1), 0, &there, &[]);
+            let covered = Coverage::from(at(start.0, start.1), 0, &there, &[], u64::MAX);
             prop_assert_eq!((covered.to, covered.segments), slow(at(start.0, start.1), &there));
         }
 
@@ -262,7 +300,7 @@ mod tests {
             }
             let mut lost = lost.into_iter();
             there.retain(|_| !lost.next().unwrap_or(false));
-            let covered = Coverage::from(position(start), 0, &there, &[]);
+            let covered = Coverage::from(position(start), 0, &there, &[], u64::MAX);
             let archived = |index: u64| there.iter().any(|s| s.after.index < index && index <= s.to.index);
             let expected = (start + 1..).take_while(|index| archived(*index)).last().unwrap_or(start);
             prop_assert_eq!(covered.to, position(expected));

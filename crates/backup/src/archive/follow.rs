@@ -22,7 +22,7 @@ use tokio::sync::Semaphore;
 use super::gather::Gatherer;
 use super::reached::{Mark, Own};
 use super::segment::{History, Name, Segment, encode};
-use super::start::{Begun, Known, begin, limit_ms, open};
+use super::start::{Begun, Known, begin, limit_ms, now_ms, open};
 use super::time_text_if_any;
 use crate::Progress;
 use crate::repository::Repository;
@@ -259,7 +259,7 @@ impl Following<'_> {
                 return Err(Error::retry("its log goes on faster than it is read").into());
             };
             let now_ns = self.repository.env.clock.holder_ns();
-            gathered.gatherer.set_limit(limit_ms(self.repository));
+            gathered.gatherer.set_now(now_ms(self.repository));
             let cut = gathered.gatherer.take(page, now_ns)?;
             gathered.unwritten.extend(cut);
             if let Some(odd) = gathered.gatherer.take_odd() {

@@ -12,7 +12,7 @@ use sextant_common::ids::{LogPosition, TableId};
 
 use super::reached::Mark;
 use super::segment::{History, Name, Segment};
-use super::time_text;
+use super::{AHEAD_MS_MAX, time_text};
 
 /// A segment is not larger by more than a page.
 const BYTES_MAX: usize = 8 * 1024 * 1024;
@@ -35,7 +35,8 @@ pub struct Gatherer {
     passed_ms: u64,
     /// By position: what comes after it is later than this. Those that were not passed yet.
     to_pass: VecDeque<(LogPosition, u64)>,
-    /// Times that are later than this are no times.
+    /// By the clock here. Times that are later by more than clocks may differ are no times.
+    now_ms: u64,
     limit_ms: u64,
     /// To be told; None: nothing, or it was told.
     odd: Option<String>,
@@ -68,6 +69,7 @@ impl Gatherer {
             said_ms: said.iter().map(|(_, until_ms)| *until_ms).max().unwrap_or(0),
             passed_ms: 0,
             to_pass,
+            now_ms: u64::MAX,
             limit_ms: u64::MAX,
             odd: None,
             has_told: false,
@@ -83,9 +85,9 @@ impl Gatherer {
         self.to
     }
 
-    /// By one's own clock, and what may be wrong with it.
-    pub fn set_limit(&mut self, limit_ms: u64) {
-        self.limit_ms = limit_ms;
+    /// By one's own clock.
+    pub fn set_now(&mut self, now_ms: u64) {
+        (self.now_ms, self.limit_ms) = (now_ms, now_ms.saturating_add(AHEAD_MS_MAX));
     }
 
     /// Times that cannot be: once.
@@ -129,10 +131,14 @@ impl Gatherer {
         }
         self.tables.extend(page.tables.into_iter().map(|table| (table.id, table)));
         for mut group in page.groups {
-            self.is_odd(group.time_ms, "what was written has the time");
+            // It was written before it came here. (A leader that has had such a time once gives all that it writes later times.)
+            if self.is_odd(group.time_ms, "what was written has the time") {
+                group.time_ms = self.now_ms;
+            }
             self.pass(LogPosition { term: page.to.term, index: group.index });
             let said_ms = self.said_ms.max(self.passed_ms);
-            group.time_ms = group.time_ms.max(said_ms.saturating_add(1));
+            let before_ms = self.groups.last().map_or(0, |last| last.time_ms);
+            group.time_ms = group.time_ms.max(said_ms.saturating_add(1)).max(before_ms);
             self.bytes += bytes(&group);
             self.groups.push(group);
         }
@@ -294,22 +300,34 @@ mod tests {
 
     #[test]
     fn times_in_the_future_are_told_once_and_leaders_are_not_believed() {
+        const NOW: u64 = 100_000;
         let mut g = gatherer();
-        g.set_limit(1000);
+        g.set_now(NOW);
         g.take(page(at(1, 10), at(1, 10), &[], u64::MAX), 0).unwrap();
         assert!(g.take_odd().unwrap().contains("future"));
         assert_eq!(g.mark().until_ms, 0);
         g.take(page(at(1, 10), at(1, 12), &[(11, 900), (12, u64::MAX)], 0), 0).unwrap();
-        g.take(page(at(1, 12), at(1, 13), &[(13, 950)], 0), 0).unwrap();
+        g.set_now(NOW + 10);
+        g.take(page(at(1, 12), at(1, 13), &[(13, u64::MAX)], u64::MAX), 0).unwrap();
         assert!(g.take_odd().is_none());
-        let times: Vec<u64> = g.rest().unwrap().groups.iter().map(|group| group.time_ms).collect();
-        assert_eq!(times, [900, u64::MAX, 950], "as leaders say");
-        g.take(page(at(1, 13), at(1, 14), &[(14, 960)], 0), 0).unwrap();
-        assert_eq!(g.rest().unwrap().groups[0].time_ms, 960);
+        let segment = g.rest().unwrap();
+        let times: Vec<u64> = segment.groups.iter().map(|group| group.time_ms).collect();
+        assert_eq!(times, [900, NOW, NOW + 10], "they were written before they came");
+        assert_eq!((segment.name.from_ms, segment.name.until_ms), (900, NOW + 9));
         let mut g = gatherer();
-        g.set_limit(1000);
-        g.take(page(at(1, 10), at(1, 12), &[(11, 2000)], 0), 0).unwrap();
+        g.set_now(NOW);
+        g.take(page(at(1, 10), at(1, 12), &[(11, NOW + AHEAD_MS_MAX + 1)], 0), 0).unwrap();
         assert!(g.take_odd().unwrap().contains("was written"));
+    }
+
+    #[test]
+    fn what_has_no_time_is_not_before_what_came_before_it() {
+        let mut g = gatherer();
+        g.set_now(100_000);
+        let ahead = 100_000 + AHEAD_MS_MAX;
+        g.take(page(at(1, 10), at(1, 12), &[(11, ahead), (12, u64::MAX)], 0), 0).unwrap();
+        let times: Vec<u64> = g.rest().unwrap().groups.iter().map(|group| group.time_ms).collect();
+        assert_eq!(times, [ahead, ahead]);
     }
 
     proptest! {
@@ -328,7 +346,7 @@ mod tests {
                 to = next;
                 let mark = g.mark();
                 let names: Vec<Name> = segments.iter().map(|s| s.name).collect();
-                let covered = Coverage::from(at(1, 10), 0, &names, &[mark]);
+                let covered = Coverage::from(at(1, 10), 0, &names, &[mark], u64::MAX);
                 prop_assert_eq!(covered.end, End::Newest);
                 prop_assert!(covered.until_ms >= mark.until_ms && covered.segments.len() == segments.len());
             }

@@ -20,6 +20,9 @@ pub mod verify;
 pub use coverage::{Coverage, End};
 pub use segment::Name;
 
+/// So far clocks may differ: a time that is later than the clock here by more is none.
+const AHEAD_MS_MAX: u64 = 60_000;
+
 /// A time as it is read and written everywhere.
 pub fn time_text(ms: u64) -> String {
     let time = i64::try_from(ms).ok().and_then(chrono::DateTime::from_timestamp_millis).unwrap_or_default();

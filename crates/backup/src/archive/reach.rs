@@ -27,7 +27,7 @@ impl Reach {
                 Some(position) => {
                     let history = History { partition: *partition, lineage: cut.lineage };
                     let (there, marks) = (archive.segments_of(&history), archive.marks_of(&history));
-                    Coverage::from(position, cut.opened_ms, there, &marks)
+                    Coverage::from(position, cut.opened_ms, there, &marks, archive.limit_ms)
                 }
                 None => Coverage::unknown(cut.opened_ms),
             };
@@ -120,6 +120,18 @@ mod tests {
         let refused = reach.check(401).unwrap_err().message;
         assert!(refused.contains("in partition 1 they end at 1970-01-01T00:00:00.400Z"), "{refused}");
         assert_eq!(reach.to_string(), "log to 1970-01-01T00:00:00.400Z");
+    }
+
+    #[test]
+    fn a_time_before_what_has_a_time_that_cannot_be_is_refused() {
+        let archive = Archive { limit_ms: 450, ..archive() };
+        let reach = Reach::of(&backup("a", [90, 95]), &archive);
+        let refused = reach.check(200).unwrap_err().message;
+        assert!(
+            refused
+                .contains("in partition 0 they end at 1970-01-01T00:00:00.090Z (what came next has a time"),
+            "{refused}"
+        );
     }
 
     #[test]

@@ -45,7 +45,8 @@ pub struct Stretch {
 impl Stretch {
     /// `there`: segments of the history; `known`: positions that may lead here by them.
     pub fn new(after: LogPosition, there: &[Name], known: impl IntoIterator<Item = LogPosition>) -> Self {
-        let leads_here = |from: &LogPosition| Coverage::from(*from, 0, there, &[]).goes_through(after);
+        let leads_here =
+            |from: &LogPosition| Coverage::from(*from, 0, there, &[], u64::MAX).goes_through(after);
         let joined = known.into_iter().filter(leads_here).chain([after]).collect();
         Self { to: after, joined, terms: BTreeMap::new() }
     }
@@ -235,7 +236,7 @@ mod tests {
         assert_eq!(of(&both), [(10, 500), (50, 900)]);
         let covered = |position| {
             let marks: Vec<Mark> = both[&HISTORY].iter().map(|(at, ms)| mark(*at, *ms)).collect();
-            Coverage::from(position, 100, &[], &marks).until_ms
+            Coverage::from(position, 100, &[], &marks, u64::MAX).until_ms
         };
         assert_eq!((covered(at(1, 10)), covered(at(1, 60))), (500, 900));
         // Within a stretch one is enough, as long as none is lowered.

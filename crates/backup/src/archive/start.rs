@@ -12,13 +12,10 @@ use tokio::sync::Semaphore;
 use super::coverage::{Coverage, End};
 use super::reached::{Mark, Marks, Stretch};
 use super::segment::{History, Name};
-use super::time_text_if_any;
+use super::{AHEAD_MS_MAX, time_text_if_any};
 use crate::Progress;
 use crate::inventory::{Inventory, Unreadable};
 use crate::repository::Repository;
-
-/// So far clocks may differ.
-const AHEAD_MS_MAX: u64 = 60_000;
 
 /// A log that is read from a position on.
 pub struct Begun {
@@ -95,7 +92,7 @@ impl There<'_> {
         let mut ends: BTreeMap<LogPosition, Option<LogPosition>> = BTreeMap::new();
         let mut end_of = |from: LogPosition| {
             let end = || {
-                let covered = Coverage::from(from, 0, &self.segments, &[]);
+                let covered = Coverage::from(from, 0, &self.segments, &[], u64::MAX);
                 (covered.end != End::Load).then_some(covered.to)
             };
             *ends.entry(from).or_insert_with(end)
@@ -171,8 +168,13 @@ impl There<'_> {
 }
 
 /// By the clock here.
+pub fn now_ms(repository: &Repository) -> u64 {
+    repository.env.clock.wall_guess_ns() / 1_000_000
+}
+
+/// Times that are later are none.
 pub fn limit_ms(repository: &Repository) -> u64 {
-    (repository.env.clock.wall_guess_ns() / 1_000_000).saturating_add(AHEAD_MS_MAX)
+    now_ms(repository).saturating_add(AHEAD_MS_MAX)
 }
 
 /// Opens it; None: it is not there from that position on.

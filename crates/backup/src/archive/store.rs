@@ -3,11 +3,14 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use object_store::ObjectMeta;
 use object_store::path::Path;
 use sextant_common::error::Result;
 
 use super::reached::{self, Marks, Own};
 use super::segment::{self, History, Name, Segment};
+use super::start::limit_ms;
+use crate::framing::BYTES_MIN;
 use crate::repository::Repository;
 
 const FOLDER: &str = "archive";
@@ -16,7 +19,7 @@ const MARKS: &str = "reached";
 pub const SEGMENT_BYTES_MAX: u64 = 64 << 20;
 
 /// Everything that a repository has of the log, by name.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Archive {
     /// Those of a history sorted by position.
     pub segments: BTreeMap<History, Vec<Name>>,
@@ -24,6 +27,22 @@ pub struct Archive {
     pub sizes: BTreeMap<Name, u64>,
     /// By the names of their files.
     pub marks: BTreeMap<String, Marks>,
+    /// Files that are called as segments are, and have less than any: somebody died. They are none, and may be written again.
+    pub stumps: Vec<Name>,
+    /// By the clock where it was read: later times are none.
+    pub limit_ms: u64,
+}
+
+impl Default for Archive {
+    fn default() -> Self {
+        Self {
+            segments: BTreeMap::new(),
+            sizes: BTreeMap::new(),
+            marks: BTreeMap::new(),
+            stumps: Vec::new(),
+            limit_ms: u64::MAX,
+        }
+    }
 }
 
 impl Archive {
@@ -37,6 +56,11 @@ impl Archive {
     }
 }
 
+/// As far as its size tells.
+fn is_whole(segment: &ObjectMeta) -> bool {
+    segment.size >= BYTES_MIN as u64
+}
+
 fn path(name: &Name) -> Path {
     Path::from(format!("{FOLDER}/{}/{name}", name.history))
 }
@@ -47,7 +71,7 @@ fn mark_path(name: &str) -> Path {
 
 impl Repository {
     pub async fn archive(&self) -> Result<Archive> {
-        let mut archive = Archive::default();
+        let mut archive = Archive { limit_ms: limit_ms(self), ..Archive::default() };
         for object in self.list(FOLDER).await? {
             let parts: Vec<String> = object.location.parts().map(|part| part.as_ref().to_owned()).collect();
             let [_, folder, name] = &parts[..] else { continue };
@@ -60,7 +84,10 @@ impl Repository {
                     None => {}
                 }
             } else if let Some(name) = History::parse(folder).and_then(|history| Name::parse(history, name)) {
-                archive.segments.entry(name.history).or_default().push(name);
+                match is_whole(&object) {
+                    true => archive.segments.entry(name.history).or_default().push(name),
+                    false => archive.stumps.push(name),
+                }
                 archive.sizes.insert(name, object.size);
             }
         }
@@ -71,7 +98,10 @@ impl Repository {
     /// Only of one history, sorted by position.
     pub(crate) async fn segments_of(&self, history: History) -> Result<Vec<Name>> {
         let found = self.list(&format!("{FOLDER}/{history}")).await?;
-        let names = found.iter().filter_map(|object| Name::parse(history, object.location.filename()?));
+        let names = found
+            .iter()
+            .filter(|object| is_whole(object))
+            .filter_map(|object| Name::parse(history, object.location.filename()?));
         let mut names: Vec<Name> = names.collect();
         names.sort();
         Ok(names)
@@ -192,6 +222,19 @@ mod tests {
         own.remember(merged.clone());
         repository.remove_marks("0000000000000007").await.unwrap();
         assert_eq!(repository.add_marks("0000000000000007", &own, 1000).await.unwrap(), merged);
+    }
+
+    #[tokio::test]
+    async fn a_segment_that_has_a_name_and_no_bytes_is_none_until_it_is_written_again() {
+        let repository = Repository::over(&Env::real(), Arc::new(InMemory::new()));
+        let segments = archived(&repository, HISTORY).await;
+        let name = segments[0].name;
+        repository.write_segment(&name, Bytes::from_static(b"\xa5sextLOG\x01\0\0\0")).await.unwrap();
+        let archive = repository.archive().await.unwrap();
+        assert_eq!((archive.segments_of(&HISTORY), &archive.stumps), (&[segments[1].name][..], &vec![name]));
+        assert_eq!(repository.segments_of(HISTORY).await.unwrap(), [segments[1].name]);
+        archived(&repository, HISTORY).await;
+        assert_archived(&repository, &segments).await;
     }
 
     #[tokio::test]

@@ -34,7 +34,7 @@ pub async fn verify_log(
                 Err(e) => bad.push(e.to_string()),
             }
         }
-        if covered.end == End::Gap {
+        if matches!(covered.end, End::Gap | End::Odd(_)) {
             bad.push(format!("partition {partition}: the log after the backup ends at {covered}"));
         }
         progress(format!("partition {partition}: {segments} segments so far, {} bad", bad.len()));

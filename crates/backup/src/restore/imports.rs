@@ -18,13 +18,13 @@ const AT_ONCE: usize = 4;
 pub async fn import(
     client: &Client,
     table: &str,
-    mut records: impl Iterator<Item = Result<RecordVersion>>,
+    mut records: impl Iterator<Item = Result<Option<RecordVersion>>>,
 ) -> Result<u64> {
     let (mut count, mut under_way) = (0, FuturesUnordered::new());
-    loop {
-        let page = next_page(&mut records, RECORDS_MAX, BYTES_MAX)?;
+    while let Some(page) = next_page(&mut records, RECORDS_MAX, BYTES_MAX)? {
         if page.is_empty() {
-            break;
+            tokio::task::yield_now().await;
+            continue;
         }
         count += page.len() as u64;
         wait(&mut under_way, AT_ONCE - 1).await?;

@@ -23,7 +23,7 @@ use super::{Options, Restoring, check_empty, imports, is_chosen};
 use crate::Progress;
 use crate::archive::coverage::Coverage;
 use crate::archive::reach::Reach;
-use crate::archive::segment::Segment;
+use crate::archive::segment::{Name, Segment};
 use crate::archive::time_text_if_any;
 use crate::manifest::Backup;
 use crate::repository::Repository;
@@ -41,6 +41,7 @@ pub async fn restore_to(
 ) -> Result<Restored> {
     let reach = Reach::of(backup, &repository.archive().await?);
     reach.check(to_ms)?;
+    check_segments(repository, &reach, to_ms, options.parallel, progress).await?;
     let restoring = Restoring::begin(client, repository, backup, options, progress).await?;
     let known: BTreeSet<String> =
         backup.cuts.values().flat_map(|cut| &cut.tables).map(|table| table.name.clone()).collect();
@@ -62,6 +63,24 @@ pub async fn restore_to(
     Ok(restored)
 }
 
+/// What is wanted of the log can be read. (What is damaged would end the restore half-way.)
+async fn check_segments(
+    repository: &Repository,
+    reach: &Reach,
+    to_ms: u64,
+    parallel: usize,
+    progress: Progress<'_>,
+) -> Result<()> {
+    let names: Vec<&Name> = reach.partitions.values().flat_map(|covered| wanted(covered, to_ms)).collect();
+    progress(format!("the log is read before anything is written: {} segments", names.len()));
+    let reads = names.into_iter().map(|name| async move { repository.segment(name).await.map(drop) });
+    stream::iter(reads).buffer_unordered(parallel.max(1)).try_collect().await
+}
+
+fn wanted(covered: &Coverage, to_ms: u64) -> impl Iterator<Item = &Name> {
+    covered.segments.iter().take_while(move |name| name.from_ms <= to_ms)
+}
+
 struct Applying<'a> {
     restoring: &'a Restoring<'a>,
     to_ms: u64,
@@ -81,7 +100,7 @@ impl Applying<'_> {
         let (mut fold, mut names, mut count) = (Fold::default(), Names::new(), 0);
         // Segments may have entries in common.
         let mut done = backup.cuts.get(&partition).map_or(0, |cut| cut.at);
-        for name in covered.segments.iter().take_while(|name| name.from_ms <= self.to_ms) {
+        for name in wanted(covered, self.to_ms) {
             let Segment { mut groups, mut tables, .. } = repository.segment(name).await?;
             let ends = groups.iter().position(|group| group.time_ms > self.to_ms);
             groups.truncate(ends.unwrap_or(groups.len()));
@@ -153,5 +172,30 @@ impl Applying<'_> {
             count += imports::write(client, name, records.into_iter().flatten().collect()).await?;
         }
         Ok(count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use object_store::memory::InMemory;
+    use sextant_environment::Env;
+
+    use super::*;
+    use crate::archive::segment::History;
+    use crate::testing::{archived, backup};
+
+    #[tokio::test]
+    async fn a_damaged_segment_is_found_before_the_log_is_applied_if_it_is_wanted() {
+        let repository = Repository::over(&Env::real(), Arc::new(InMemory::new()));
+        let [first, second] = archived(&repository, History { partition: PartitionId(0), lineage: 1 }).await;
+        backup(&repository, "a", 1, &[1]).await;
+        repository.write_segment(&second.name, vec![7; 100].into()).await.unwrap();
+        let reach = Reach::of(&repository.backup("a").await.unwrap(), &repository.archive().await.unwrap());
+        let check = async |to_ms| check_segments(&repository, &reach, to_ms, 2, &|_| ()).await;
+        check(first.name.until_ms).await.unwrap();
+        let refused = check(second.name.from_ms).await.unwrap_err();
+        assert!(refused.message.contains(&second.name.to_string()), "{refused}");
     }
 }

@@ -9,7 +9,7 @@ mod fold;
 mod imports;
 mod loads;
 mod log;
-mod pieces;
+pub(crate) mod pieces;
 mod renaming;
 
 use std::collections::BTreeMap;
@@ -37,7 +37,7 @@ use pieces::{Share, Source, Target, targets};
 use renaming::{Part, Pass, Renamed, Renaming};
 
 /// Of files that are brought here at once, for one partition, about: whole ones, whatever of them goes there.
-const PIECE_BYTES: u64 = 2 * 1024 * 1024 * 1024;
+pub(crate) const PIECE_BYTES: u64 = 2 * 1024 * 1024 * 1024;
 /// What is smaller is written as clients do: a load holds back the writes of its partition for a moment.
 const LOADED_BYTES_MIN: u64 = 4 * 1024 * 1024;
 
@@ -206,10 +206,13 @@ impl<'a> Restoring<'a> {
                     sources.iter().map(|s| files.records(s.table, &range, s.cut.tick.max(self.now)));
                 let (cluster, options) = (cluster.clone(), options.clone());
                 let is_here = move |key: &[u8]| cluster.partition_of(key, &options) == partition;
-                let records = Joined::of(records.collect::<Result<_>>()?, Box::new(is_here))?;
+                let records = Joined::of(records.collect::<Result<_>>()?, Box::new(is_here));
                 Ok(Renamed::new(records, self.renaming.of(name), pass))
             };
             let mut all = records(Pass::All)?.peekable();
+            while all.next_if(|next| matches!(next, Ok(None))).is_some() {
+                tokio::task::yield_now().await;
+            }
             if all.peek().is_none() {
                 continue;
             }

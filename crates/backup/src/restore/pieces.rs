@@ -56,6 +56,11 @@ pub struct Source<'b> {
 }
 
 impl<'b> Source<'b> {
+    /// All that the table has, wherever it goes.
+    pub fn whole(cut: &'b Cut, table: &'b CutTable) -> Self {
+        Self { cut, table, share: Share { slots: 1, of: 1 } }
+    }
+
     /// Its files, and what they have for the partition.
     fn files(self) -> impl Iterator<Item = (&'b SstMeta, u64)> {
         self.table.ssts.iter().flatten().map(move |sst| (sst, self.share.of_bytes(sst.file_bytes)))

@@ -16,6 +16,8 @@ use sextant_common::marks::Kind;
 use sextant_common::object::{Bounds, Header, inner_key, version_of, version_part};
 use sextant_common::sstable::RecordVersion;
 
+use crate::records::PASSED_MAX;
+
 /// So much of a key is told.
 const KEY_TOLD_BYTES: usize = 64;
 
@@ -130,7 +132,7 @@ pub enum Pass {
     Others,
 }
 
-/// Records of a table of a backup, in order of their keys there, as they are restored.
+/// Records of a table of a backup, in order of their keys there, as they are restored. None where many were passed over, here or before.
 pub struct Renamed<I> {
     records: I,
     renaming: TableRenaming,
@@ -159,17 +161,22 @@ impl<I> Renamed<I> {
     }
 }
 
-impl<I: Iterator<Item = Result<RecordVersion>>> Iterator for Renamed<I> {
-    type Item = Result<RecordVersion>;
+impl<I: Iterator<Item = Result<Option<RecordVersion>>>> Iterator for Renamed<I> {
+    type Item = Result<Option<RecordVersion>>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        loop {
-            match self.records.next()?.and_then(|record| self.renaming.record(record)) {
-                Ok(Some(record)) if self.is_wanted(&record) => return Some(Ok(record)),
+        for _ in 0..PASSED_MAX {
+            let record = match self.records.next()? {
+                Ok(Some(record)) => record,
+                not_yet => return Some(not_yet),
+            };
+            match self.renaming.record(record) {
+                Ok(Some(record)) if self.is_wanted(&record) => return Some(Ok(Some(record))),
                 Ok(_) => {}
                 Err(e) => return Some(Err(e)),
             }
         }
+        Some(Ok(None))
     }
 }
 
@@ -273,9 +280,9 @@ mod tests {
             let records: BTreeSet<Bytes> =
                 elements.iter().map(|(k, v, f)| element(&[*k], *v, &[*f]).key).collect();
             let keys = |pass: Pass| {
-                let records = records.iter().map(|key| Ok(record(key.clone(), Some("v".into()), Kind::Plain)));
+                let records = records.iter().map(|key| Ok(Some(record(key.clone(), Some("v".into()), Kind::Plain))));
                 let renamed = Renamed::new(records, Renaming::new(random).of(ELEMENTS), pass);
-                renamed.map(|record| record.map(|record| record.key)).collect::<Result<Vec<Bytes>>>().unwrap()
+                renamed.filter_map(|record| Some(record.unwrap()?.key)).collect::<Vec<Bytes>>()
             };
             let has_others = Arc::new(AtomicBool::new(false));
             let rising = keys(Pass::Rising(has_others.clone()));

@@ -116,6 +116,9 @@ pub struct BackupVerifyArgs {
     /// Compare its records with what a cluster has now, key by key
     #[arg(long)]
     pub against_cluster: bool,
+    /// Move SSTables whose bytes are damaged to damaged/, so that the next backup copies them again
+    #[arg(long, conflicts_with = "against_cluster")]
+    pub set_aside: bool,
     /// Where files are put while they are read
     #[arg(long, value_name = "DIR")]
     pub work_dir: Option<PathBuf>,

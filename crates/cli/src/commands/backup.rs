@@ -9,7 +9,7 @@ use sextant_backup::archive::reach::Reach;
 use sextant_backup::archive::store::Archive;
 use sextant_backup::archive::verify::verify_log;
 use sextant_backup::archive::{time_of, time_text};
-use sextant_backup::create::{self, create};
+use sextant_backup::create::{self, create_until};
 use sextant_backup::inventory::{Chosen, Inventory, Unreadable};
 use sextant_backup::restore::{self, restore, restore_to};
 use sextant_backup::{Backup, Repository, compare, prune, verify};
@@ -73,11 +73,23 @@ async fn find(repository: &Repository, name: Option<&str>, to_ms: Option<u64>) -
     Ok(backup)
 }
 
+/// A signal ends it in order: nothing is held any more, here or in the cluster. Another one ends it at once.
 async fn made(args: BackupCreateArgs, stores: &Stores) -> CommandResult {
     let (client, repository) = (client(&args.connection).await?, stores.open(&args.to)?);
     let options =
         create::Options { name: args.name, tables: args.table, bytes_per_second: args.bytes_per_second };
-    let made = create(&client, &repository, &options, &progress).await?;
+    let mut signals = StopSignals::listen()?;
+    let (stop, stopping) = shutdown::channel();
+    let creating = create_until(&client, &repository, &options, stopping, &progress);
+    let mut creating = std::pin::pin!(creating);
+    let made = tokio::select! {
+        made = &mut creating => made?,
+        () = signals.wait() => {
+            stop.trigger();
+            let ended = signals.drain(creating).await;
+            ended.ok_or_else(|| Failure::error("it was ended at once: what it held is free when its leases are over"))??
+        }
+    };
     let (name, files, copied) = (&made.backup.name, made.files, made.copied);
     writeln!(
         std::io::stdout(),
@@ -143,8 +155,17 @@ fn listed(backup: &Backup, archive: &Archive) -> String {
         format!("{bytes} bytes"),
         format!("at most {records} records"),
         Reach::of(backup, archive).to_string(),
+        lineage_text(backup),
     ];
     fields.join("\t")
+}
+
+/// Of which cluster it is.
+fn lineage_text(backup: &Backup) -> String {
+    match backup.lineage() {
+        0 => "lineage unknown".to_owned(),
+        lineage => format!("lineage {lineage:016x}"),
+    }
 }
 
 async fn verified(args: BackupVerifyArgs, stores: &Stores) -> CommandResult {
@@ -169,6 +190,11 @@ async fn verified(args: BackupVerifyArgs, stores: &Stores) -> CommandResult {
     let log = verify_log(&repository, &backup, &progress).await?;
     for line in verified.bad.iter().chain(&log.bad) {
         writeln!(stdout, "{line}")?;
+    }
+    if args.set_aside {
+        for line in verify::set_aside(&repository, &verified.suspects).await? {
+            writeln!(stdout, "{line}")?;
+        }
     }
     let (files, bytes, records) = (verified.files, verified.bytes, verified.records);
     writeln!(stdout, "backup {}: {files} files are good, {bytes} bytes, {records} records", backup.name)?;
@@ -319,10 +345,11 @@ mod tests {
     }
 
     #[test]
-    fn a_list_says_when_a_backup_was_made_and_whether_it_has_all_tables() {
+    fn a_list_says_when_a_backup_was_made_whether_it_has_all_tables_and_of_which_cluster_it_is() {
         let line =
             |is_part| listed(&backup("a", &["t", "small", "sextant.access"], is_part), &Archive::default());
-        let rest = "1 partitions\t0 SSTables\t0 bytes\tat most 0 records\tno log after it";
+        let rest =
+            "1 partitions\t0 SSTables\t0 bytes\tat most 0 records\tno log after it\tlineage 0000000000000001";
         assert_eq!(line(false), format!("a\t2026-11-18T11:06:40.123Z\tall tables\t{rest}"));
         assert_eq!(line(true), format!("a\t2026-11-18T11:06:40.123Z\tonly tables small, t\t{rest}"));
     }

@@ -94,7 +94,8 @@ impl Client {
     ///
     /// Made once: whoever calls has to make the records again for another attempt, which is worth it after an error of kind
     /// [`Retry`](crate::ErrorKind::Retry), [`Unavailable`](crate::ErrorKind::Unavailable) or
-    /// [`Overloaded`](crate::ErrorKind::Overloaded). The stream must not be silent for more than ten seconds.
+    /// [`Overloaded`](crate::ErrorKind::Overloaded). The stream must not be silent for more than ten seconds; a
+    /// message without records says that it goes on.
     pub fn send_load<'a>(
         &'a self,
         part: &'a LoadPart,

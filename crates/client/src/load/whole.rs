@@ -28,7 +28,8 @@ const KEEP: Duration = Duration::from_secs(15);
 /// Where the records of a load come from.
 pub trait LoadSource: Send + Sync {
     /// Those of a partition, in strictly rising order of keys, in messages of up to a few MiB. Asked again for each attempt, and
-    /// always with the same answer. The stream must not be silent for more than ten seconds.
+    /// always with the same answer. The stream must not be silent for more than ten seconds: a message without records says that it
+    /// goes on.
     ///
     /// # Errors
     /// Whatever the source says; the load ends with it.

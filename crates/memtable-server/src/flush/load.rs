@@ -102,8 +102,13 @@ impl<'b> Arriving<'b> {
         Self { background, job, open: None, done: Vec::new(), last_key: Bytes::new(), records: 0 }
     }
 
-    /// Records that follow those before.
+    /// Records that follow those before. None: whoever loads says that it goes on, which the servers of the open table have to hear.
     pub async fn take(&mut self, mut records: Vec<RecordVersion>) -> Result<()> {
+        if records.is_empty()
+            && let Some(open) = &mut self.open
+        {
+            return open.send(v1::IngestRequest::default()).await;
+        }
         for record in &records {
             self.records += 1;
             if record.key <= self.last_key {
@@ -309,7 +314,63 @@ async fn why(answer: JoinHandle<Result<SstMeta>>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use prometheus_client::registry::Registry;
+    use sextant_common::ids::{LogPosition, TableId};
+    use sextant_environment::Env;
+    use sextant_environment::config::ClusterConfig;
+
     use super::*;
+    use crate::config::Tuning;
+    use crate::metrics::Metrics;
+    use crate::replica::ReplicaState;
+    use crate::upstream::SstServers;
+
+    #[tokio::test]
+    async fn the_servers_of_an_open_table_hear_that_it_goes_on() {
+        let env = Env::real();
+        let (id, lease) = ("test".into(), Default::default());
+        let cluster = ClusterConfig { id, partitions: 1, memtable: Vec::new(), sstable: Vec::new(), lease };
+        let background = Background {
+            runtime: tokio::runtime::Handle::current(),
+            shared: ReplicaState::for_tests(&env),
+            servers: Arc::new(SstServers::connect(&env, &cluster, NodeId(1))),
+            events: mpsc::unbounded_channel().0,
+            tuning: Tuning::default(),
+            attempts: Arc::default(),
+            orders: Arc::default(),
+            metrics: Arc::new(Metrics::register(&mut Registry::default())),
+        };
+        let job = LoadJob {
+            count: 1,
+            term: 1,
+            epoch: Default::default(),
+            table: TableId(1),
+            name: "t".into(),
+            options: TableOptions::default(),
+            plan: LogPosition::default(),
+            lineage: 1,
+            first: Generation(1),
+            seq: 1,
+        };
+        let mut arriving = Arriving::new(&background, job);
+        arriving.take(Vec::new()).await.unwrap();
+        assert!(arriving.open.is_none(), "nobody waits for anything");
+        let (messages, mut waiting) = mpsc::channel(MESSAGES_WAITING);
+        let copy = Copy { node: NodeId(1), messages, answer: tokio::spawn(std::future::pending()) };
+        arriving.open = Some(Open {
+            id: background.new_id(LogPosition::default(), Default::default()),
+            copies: vec![copy],
+            replicas: vec![NodeId(1)],
+            required: 1,
+            records: 1,
+            bytes: 1,
+            errors: Vec::new(),
+        });
+        arriving.take(Vec::new()).await.unwrap();
+        assert_eq!(waiting.try_recv().unwrap(), v1::IngestRequest::default());
+    }
 
     #[test]
     fn a_table_of_small_records_ends_before_its_servers_have_no_room_for_its_hashes() {

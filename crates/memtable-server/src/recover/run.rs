@@ -102,7 +102,8 @@ async fn run(here: &Rebuilding, order: &RecoveryOrder) -> Result<Vec<RecoveredPa
                 RecoveryOutcome::Refused
             }
             Step::Rebuild(plan) => {
-                recovered.found = plan.notes.clone();
+                recovered.found =
+                    plan.notes.iter().cloned().chain(told_of_time(&plan, wall_ms(here))).collect();
                 recovered.losses = plan.losses.clone();
                 recovered.undecided = plan.undecided.clone();
                 // All or nothing, as far as can be known before: a table may be known to one partition only.
@@ -222,6 +223,21 @@ async fn gather(gate: &Gate, without: &[NodeId]) -> Result<Vec<Found>> {
     Ok(all.into_iter().flatten().collect())
 }
 
+fn wall_ms(here: &Rebuilding) -> u64 {
+    here.env.clock.wall_guess_ns() / 1_000_000
+}
+
+/// By which clock everything is going to expire: if it is far ahead, that is at once and for good.
+fn told_of_time(plan: &Plan, wall_ms: u64) -> Option<String> {
+    let mut ssts = plan.tables.iter().flat_map(|table| &table.ssts);
+    ssts.any(|chosen| chosen.meta.expiring.records > 0).then(|| {
+        let wall_s = wall_ms / 1000;
+        format!(
+            "records expire by this server's clock, which shows {wall_s} s since 1970: `date -d @{wall_s}`"
+        )
+    })
+}
+
 async fn rebuild(
     here: &Rebuilding,
     gate: &Gate,
@@ -235,7 +251,7 @@ async fn rebuild(
         return Err(Error::retry("the partition was founded meanwhile: ask again"));
     }
     let raft = here.rafts.get(&id).ok_or_else(|| Error::unavailable("the server is starting"))?;
-    let wall_ms = here.env.clock.wall_guess_ns() / 1_000_000;
+    let wall_ms = wall_ms(here);
     let rebuilt = Rebuilt {
         partition: id,
         plan,

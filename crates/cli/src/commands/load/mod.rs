@@ -32,7 +32,7 @@ pub async fn run(args: LoadArgs) -> CommandResult {
     let client = client(&args.table.connection).await?;
     let table = table(&client, name).await?;
     let slots = SlotMap::even(client.partitions().await?);
-    let (mark, at) = mark(&args, name)?;
+    let (mark, at) = mark(&args, &table)?;
     let sorted = sorted(&args, &table, slots, mark.time_ms)?;
     if sorted.records() == 0 {
         return Ok(writeln!(std::io::stdout(), "nothing to load")?);
@@ -71,11 +71,12 @@ async fn table(client: &Client, name: &str) -> Result<TableInfo, Failure> {
 
 /// The load's number, and where it is kept as soon as records are sent: beside the file. (What is read from standard input cannot be
 /// read again.)
-fn mark(args: &LoadArgs, table: &str) -> Result<(Mark, Option<std::path::PathBuf>), Failure> {
+fn mark(args: &LoadArgs, table: &TableInfo) -> Result<(Mark, Option<std::path::PathBuf>), Failure> {
     let env = network::client(&args.table.connection.tls)?;
     let new = |input| Mark {
         id: env.rng.nonzero_u64(),
-        table: table.to_owned(),
+        table: table.name.clone(),
+        table_id: Some(table.id.0),
         time_ms: env.clock.wall_guess_ns() / 1_000_000,
         input,
     };
@@ -132,9 +133,9 @@ mod tests {
     fn prepared(file: &Path, more: &[&str]) -> Result<u64, Failure> {
         let words = ["sextant", "load"].iter().copied().chain(file.to_str()).chain(more.iter().copied());
         let Command::Load(args) = Cli::try_parse_from(words).unwrap().command else { panic!("it is a load") };
-        let (mark, at) = mark(&args, "t")?;
-        assert_eq!(at, Some(mark::path(file)));
         let table = TableInfo { id: TableId(1), name: "t".into(), options: Default::default() };
+        let (mark, at) = mark(&args, &table)?;
+        assert_eq!(at, Some(mark::path(file)));
         Ok(sorted(&args, &table, SlotMap::even(2), mark.time_ms)?.records())
     }
 
