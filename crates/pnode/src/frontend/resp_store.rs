@@ -136,15 +136,29 @@ impl RespStore {
         let writes = batches.into_values().map(|ops| self.pnode.write(ops, in_lane(lane)));
         // All of them end: what was sent takes effect whether or not somebody waits for it.
         let outcomes: Vec<_> = futures::stream::iter(writes).buffer_unordered(WRITES_AT_ONCE).collect().await;
-        let some_took_effect = outcomes.iter().any(Result::is_ok);
-        let done: Result<Vec<_>> = outcomes.into_iter().collect();
-        let done = done.map_err(|e| match some_took_effect {
-            true => {
-                Error::new(ErrorKind::OutcomeUnknown, format!("only a part of the keys was written: {e}"))
-            }
-            false => e,
-        })?;
-        Ok(done.into_iter().flat_map(|o| o.results).collect())
+        whole(outcomes)
+    }
+}
+
+/// Of the parts of a command over several partitions. Whoever is told that it was not done may do it again: so not if any part was, or
+/// may have been.
+fn whole(parts: Vec<Result<WriteOutcome>>) -> Result<Vec<OpOutcome>> {
+    let some_took_effect = parts.iter().any(Result::is_ok);
+    let mut all = Vec::new();
+    let mut failed: Option<Error> = None;
+    for part in parts {
+        match part {
+            Ok(done) => all.extend(done.results),
+            Err(e) if failed.is_none() || e.kind == ErrorKind::OutcomeUnknown => failed = Some(e),
+            Err(_) => {}
+        }
+    }
+    match failed {
+        None => Ok(all),
+        Some(e) if some_took_effect => {
+            Err(Error::new(ErrorKind::OutcomeUnknown, format!("only a part of the keys was written: {e}")))
+        }
+        Some(e) => Err(e),
     }
 }
 
@@ -447,5 +461,23 @@ impl Store for RespStore {
                 ]),
             ),
         ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_is_not_said_to_be_undone_if_any_of_its_parts_may_have_been_done() {
+        let part = |kind| Err(Error::new(kind, "a part"));
+        let told = |parts| whole(parts).map(|all| all.len()).map_err(|e| e.kind);
+        let done = || Ok(WriteOutcome { applied: true, results: Vec::new() });
+        use ErrorKind::{OutcomeUnknown, Overloaded, Unavailable};
+        assert_eq!(told(vec![done(), done()]), Ok(0));
+        assert_eq!(told(vec![part(Overloaded), part(OutcomeUnknown)]), Err(OutcomeUnknown));
+        assert_eq!(told(vec![part(OutcomeUnknown), part(Unavailable)]), Err(OutcomeUnknown));
+        assert_eq!(told(vec![part(Overloaded), done()]), Err(OutcomeUnknown));
+        assert_eq!(told(vec![part(Overloaded), part(Unavailable)]), Err(Overloaded), "nothing was done");
     }
 }

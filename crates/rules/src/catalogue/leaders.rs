@@ -119,7 +119,7 @@ macro_rules! leaders {
                  has said in this term that it reads them, and none is being added; newer kinds only after it was \
                  committed.",
             otherwise: "an older member cannot go on with its log, and perhaps a majority cannot",
-            source: "design 16",
+            source: "design 7",
             kept_in: [
                 "crates/memtable-server/src/worker/leading/configure/format.rs",
                 "crates/memtable-server/src/worker/leading/sequencer/forming.rs",

@@ -6,7 +6,7 @@ macro_rules! placement {
         "named-when-durable" {
             says: "A server is named by the manifest when it has told the leader that proposes it that it has the table.",
             otherwise: "the manifest counts a copy that is not there",
-            source: "design 12",
+            source: "design 10",
             kept_in: ["crates/memtable-server/src/flush/repair/mod.rs"],
             tests: ["tables_of_a_lost_and_of_a_drained_server_move_to_others_while_all_goes_on"],
             broken_by: NamedBeforeDurable "named-before-durable"
@@ -15,7 +15,7 @@ macro_rules! placement {
         "released-when-not-to-be-named" {
             says: "A leader has a server release its copy only if nothing that it has proposed may name it yet.",
             otherwise: "the copy goes, and then the change that names it is committed",
-            source: "design 12",
+            source: "design 10",
             kept_in: ["crates/memtable-server/src/flush/repair/placement.rs"],
             tests: ["nothing_is_released_that_a_change_under_way_may_name"],
             broken_by: ReleasedWhileProposed "released-while-proposed"
@@ -24,7 +24,7 @@ macro_rules! placement {
         "a-release-is-fenced" {
             says: "A server releases tables of a partition for no order older than the newest one to copy, over restarts.",
             otherwise: "a deposed leader's late order takes the copy that its successor has had made and named",
-            source: "design 12",
+            source: "design 10",
             kept_in: ["crates/sstable-server/src/catalog/fences.rs"],
             tests: ["an_older_order_releases_nothing", "what_was_ordered_is_remembered_over_a_restart"],
             broken_by: ReleaseUnfenced "release-unfenced"
@@ -33,7 +33,7 @@ macro_rules! placement {
         "questions-are-fenced-too" {
             says: "A leader's question for what there is counts as its order: older ones are refused from then on.",
             otherwise: "what the leader has counted, after a disk was lost, is released for one before it",
-            source: "design 12",
+            source: "design 10",
             kept_in: ["crates/sstable-server/src/catalog/fences.rs"],
             tests: ["a_question_of_a_newer_leader_fences_older_ones"],
             broken_by: QuestionUnfenced "question-unfenced"

@@ -1,4 +1,4 @@
-//! The table file, format versions 2 to 6, by what a table has to say; version 1 is read (`docs/formats/table.md`).
+//! The table file, format versions 2 to 7, by what a table has to say; version 1 is read (`docs/formats/table.md`).
 //!
 //! Owns every byte of it: blocks, index, filter section, footer; writing, point reads, iteration and merging; and what of all
 //! tables is in memory ([`block_cache`], [`budget`]). Does not own files' names, which tables exist (`catalog`) or any message.

@@ -57,7 +57,7 @@ fn is_increment(kind: i32) -> bool {
     kind == K::WriteIncrement as i32 || kind == K::WriteIncrementDecimal as i32
 }
 
-/// Whether the answers to all of these can travel in one message.
+/// Whether the answers to all of these can travel in one message. (That to one alone can: what a request is told has a bound of its own.)
 pub fn fit_one_message(writes: &[v1::WriteRequest]) -> bool {
-    writes.iter().map(answer_bytes).fold(0, usize::saturating_add) <= MESSAGE_BYTES
+    writes.len() <= 1 || writes.iter().map(answer_bytes).fold(0, usize::saturating_add) <= MESSAGE_BYTES
 }

@@ -53,6 +53,7 @@ fn an_answer_is_never_larger_than_its_room() {
     }
     assert!(fit_one_message(&vec![write(1); 10_000]));
     assert!(!fit_one_message(&vec![write(1000); 1000]));
+    assert!(fit_one_message(&[write(300_000)]) && !fit_one_message(&[write(300_000), write(1)]));
 }
 
 #[tokio::test]
