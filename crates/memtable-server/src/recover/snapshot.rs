@@ -26,7 +26,8 @@ const SEQS_BEYOND: u64 = 1 << 32;
 const GENERATIONS_BEYOND: u64 = 1 << 20;
 /// A manifest version begins with the term, so that it is above all of earlier terms; this leaves room for changes.
 const VERSION_BITS: u32 = 20;
-/// (Until 2038. Voters that remember nothing believe no term above 2^32.) No clock shows a time from which terms could not go on being counted, and loads be numbered (`common::load`).
+/// No clock shows a time from which terms could not go on being counted, and loads be numbered (`common::load`). (It lasts until 2038;
+/// voters that remember nothing believe no term above 2^32.)
 const TERM_OF_CLOCK_MAX: u64 = 1 << 31;
 
 /// All tables of the cluster: a partition that has nothing of one knows it all the same.
