@@ -13,7 +13,7 @@ from sextant._errors import AGAIN, Error, Failure, failure_of
 from sextant._proto import kv_pb2 as kv
 from sextant._proto import rows_pb2 as rows
 from sextant._proto.kv_pb2_grpc import KvStub
-from sextant._sessions import Sessions
+from sextant._sessions import Sessions, span
 
 #: First and longest wait before the p-nodes are asked again, in seconds; an election ends in well under a second.
 BACKOFF_MIN, BACKOFF_MAX = 0.005, 0.25
@@ -265,9 +265,11 @@ class Client:
     def _send_once(self, method, request, deadline):
         """Under one session and one number, as often as it takes."""
         end = time.monotonic() + (self._deadline if deadline is None else deadline)
+        ops = getattr(request, "ops", ())
+        numbers = span(len(ops), sum(op.returns != 0 for op in ops))
         opened = lambda: self._call("OpenSession", kv.KvOpenSessionRequest, end, is_write=False).session
         for attempt in range(REOPENED_MAX + 1):
-            session, number = self._sessions.take(end, opened)
+            session, number = self._sessions.take(end, opened, numbers)
 
             def numbered():
                 request.request.session = session.id

@@ -5,8 +5,16 @@ import time
 
 from sextant._errors import Error
 
-#: Numbers in flight span at most this: the servers keep a bounded number of answers of a session.
+#: Numbers in flight span at most this: the servers keep a bounded number of answers of a session ..
 WINDOW = 256
+#: .. and, of all of them, of so many operations: a large batch takes several numbers.
+OPERATIONS = 128 * 1024
+
+
+def span(operations, telling=0):
+    """The numbers that a batch takes. A value that an operation tells weighs as much as 16, and those of a batch as 2,048."""
+    weight = operations + min(16 * telling, 2048)
+    return max(1, min(WINDOW, -(-weight * WINDOW // OPERATIONS)))
 
 
 class Session:
@@ -28,10 +36,10 @@ class Sessions:
         self._opening = threading.Lock()
         self._session = None
 
-    def take(self, end, open_session):
-        """A session and a number in it; to be given back by `done`."""
+    def take(self, end, open_session, numbers=1):
+        """A session and a number in it (and the next `numbers` - 1, unused); to be given back by `done`."""
         with self._changed:
-            ticket = self._try_take()
+            ticket = self._try_take(numbers)
         while ticket is None:
             if self._session is None:
                 with self._opening:
@@ -41,7 +49,7 @@ class Sessions:
                         with self._changed:
                             self._session = opened
             with self._changed:
-                ticket = self._try_take()
+                ticket = self._try_take(numbers)
                 if ticket is None:
                     left = end - time.monotonic()
                     if left <= 0:
@@ -49,12 +57,12 @@ class Sessions:
                     self._changed.wait(left)
         return ticket
 
-    def _try_take(self):
+    def _try_take(self, numbers):
         session = self._session
-        if session is None or session.next - session.acked_below() >= WINDOW:
+        if session is None or session.next - session.acked_below() + numbers > WINDOW:
             return None
         number = session.next
-        session.next += 1
+        session.next += numbers
         session.in_flight.add(number)
         return session, number
 

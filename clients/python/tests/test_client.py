@@ -15,7 +15,7 @@ import sextant
 from sextant._errors import KIND
 from sextant._proto import kv_pb2 as kv
 from sextant._proto.kv_pb2_grpc import KvServicer, KvStub, add_KvServicer_to_server
-from sextant._sessions import WINDOW, Sessions
+from sextant._sessions import WINDOW, Sessions, span
 from tests.cluster import PATIENCE, Cluster, program
 
 
@@ -286,6 +286,17 @@ class WithoutACluster(unittest.TestCase):
         self.assertEqual(sessions.take(end, None)[1], WINDOW + 1)
         sessions.forget(first[0])
         self.assertEqual(sessions.take(end, lambda: next(opened))[0].id, 8)
+
+    def test_a_batch_takes_as_many_numbers_as_its_answer_needs_room(self):
+        self.assertEqual([span(1), span(1, 1), span(512), span(513), span(100_000)], [1, 1, 1, 2, 196])
+        self.assertEqual([span(100_000, 100_000), span(10**9)], [200, WINDOW])
+        sessions, end = Sessions(), time.monotonic() + PATIENCE
+        first = sessions.take(end, lambda: 7, span(100_000))
+        with self.assertRaises(sextant.Error):
+            sessions.take(time.monotonic(), None, span(100_000))
+        self.assertEqual(sessions.take(end, None)[1], 197)
+        sessions.done(*first)
+        self.assertEqual(sessions.take(end, None, span(100_000))[1], 198)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,8 @@
 //! A session is registered in every partition. Each write gets a number in it, and says below which number all answers
 //! have arrived, so that the servers may forget those results. The numbers in flight of one session span at most
 //! [`WINDOW`]: the servers keep a bounded number of results a session, and a write that hangs must not let the others
-//! push its result out. More concurrent writes open more sessions.
+//! push its result out. A batch takes as many numbers as its answer needs room there. More concurrent writes open more
+//! sessions.
 
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -18,14 +19,14 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 pub(crate) const WINDOW: u64 = 256;
 /// Most sessions of one client: bounds its memory at the servers.
 pub(crate) const SESSIONS_MAX: usize = 64;
-/// Most writes in flight; more wait for a place. Half of what the sessions hold, so that sessions whose oldest write
+/// Most numbers in flight; more wait for a place. Half of what the sessions hold, so that sessions whose oldest write
 /// hangs keep nobody else from writing.
 pub(crate) const WRITES_MAX: usize = SESSIONS_MAX * WINDOW as usize / 2;
 
 /// The sessions of a client.
 pub(crate) struct SessionPool {
     open: Mutex<Vec<Arc<PooledSession>>>,
-    /// One for each write that may be in flight.
+    /// One for each number that may be in flight.
     places: Semaphore,
     /// Held while a session is opened: concurrent writes share the new one.
     opening: tokio::sync::Mutex<()>,
@@ -53,12 +54,12 @@ impl Numbers {
         self.in_flight.first().copied().unwrap_or(self.next)
     }
 
-    fn take(&mut self) -> Option<u64> {
-        if self.next - self.acked_below() >= WINDOW {
+    fn take(&mut self, span: u64) -> Option<u64> {
+        if self.next - self.acked_below() + span > WINDOW {
             return None;
         }
         let number = self.next;
-        self.next += 1;
+        self.next += span;
         self.in_flight.insert(number);
         Some(number)
     }
@@ -98,22 +99,26 @@ impl SessionPool {
         }
     }
 
-    /// A number in an open session; `open` registers a new one if none has room.
-    pub async fn ticket<F, A>(&self, open: F) -> Result<Ticket<'_>>
+    /// A number in an open session, and `span` - 1 (up to [`WINDOW`] in all) that are not used; `open` registers a new one if none has
+    /// room.
+    pub async fn ticket<F, A>(&self, span: u64, open: F) -> Result<Ticket<'_>>
     where
         F: Fn() -> A,
         A: Future<Output = Result<u64>>,
     {
-        let mut place =
-            self.places.acquire().await.map_err(|_| Error::internal("the client's sessions are closed"))?;
+        let mut place = self
+            .places
+            .acquire_many(span as u32)
+            .await
+            .map_err(|_| Error::internal("the client's sessions are closed"))?;
         loop {
-            place = match self.try_ticket(place) {
+            place = match self.try_ticket(span, place) {
                 Ok(ticket) => return Ok(ticket),
                 Err(place) => place,
             };
             let _opening = self.opening.lock().await;
             // Somebody else may have opened one meanwhile.
-            place = match self.try_ticket(place) {
+            place = match self.try_ticket(span, place) {
                 Ok(ticket) => return Ok(ticket),
                 Err(place) => place,
             };
@@ -129,10 +134,14 @@ impl SessionPool {
         }
     }
 
-    fn try_ticket<'s>(&'s self, place: SemaphorePermit<'s>) -> Result<Ticket<'s>, SemaphorePermit<'s>> {
+    fn try_ticket<'s>(
+        &'s self,
+        span: u64,
+        place: SemaphorePermit<'s>,
+    ) -> Result<Ticket<'s>, SemaphorePermit<'s>> {
         let open = self.open.lock();
         for session in open.iter() {
-            if let Some(number) = session.numbers.lock().take() {
+            if let Some(number) = session.numbers.lock().take(span) {
                 return Ok(Ticket { session: session.clone(), number, _place: place });
             }
         }
@@ -156,7 +165,7 @@ mod tests {
     #[test]
     fn acked_below_is_the_oldest_in_flight() {
         let mut numbers = Numbers::new();
-        let taken: Vec<_> = (0..3).filter_map(|_| numbers.take()).collect();
+        let taken: Vec<_> = (0..3).filter_map(|_| numbers.take(1)).collect();
         assert_eq!(taken, [1, 2, 3]);
         assert_eq!(numbers.acked_below(), 1);
         numbers.done(2);
@@ -171,15 +180,15 @@ mod tests {
         /// Numbers are never given twice, acked_below never falls, never passes a number in flight, and the span stays
         /// within the window.
         #[test]
-        fn numbers_keep_their_promises(steps in prop::collection::vec((any::<bool>(), any::<prop::sample::Index>()), 1..300)) {
+        fn numbers_keep_their_promises(steps in prop::collection::vec((any::<bool>(), any::<prop::sample::Index>(), prop_oneof![9 => Just(1), 1 => 1..=WINDOW]), 1..300)) {
             let mut numbers = Numbers::new();
             let mut in_flight: Vec<u64> = Vec::new();
             let (mut highest, mut acked) = (0, 0);
-            for (take, which) in steps {
+            for (take, which, span) in steps {
                 if take || in_flight.is_empty() {
-                    if let Some(n) = numbers.take() {
+                    if let Some(n) = numbers.take(span) {
                         prop_assert!(n > highest);
-                        highest = n;
+                        highest = n + span - 1;
                         in_flight.push(n);
                     } else {
                         prop_assert!(!in_flight.is_empty());
@@ -189,7 +198,7 @@ mod tests {
                 }
                 let now = numbers.acked_below();
                 prop_assert!(now >= acked);
-                prop_assert!(in_flight.iter().all(|n| *n >= now && n - now < WINDOW));
+                prop_assert!(in_flight.iter().all(|n| *n >= now) && (in_flight.is_empty() || highest - now < WINDOW));
                 acked = now;
             }
         }
@@ -202,14 +211,14 @@ mod tests {
         let open = || async { Ok(opened.fetch_add(1, Relaxed) + 1) };
         let mut tickets = Vec::new();
         for _ in 0..WINDOW {
-            tickets.push(sessions.ticket(&open).await.unwrap());
+            tickets.push(sessions.ticket(1, &open).await.unwrap());
         }
         assert_eq!(opened.load(Relaxed), 1);
-        let in_second = sessions.ticket(&open).await.unwrap();
+        let in_second = sessions.ticket(1, &open).await.unwrap();
         assert_eq!((in_second.request_id().session, in_second.request_id().number), (2, 1));
         sessions.forget(in_second);
         tickets.remove(0);
-        let again = sessions.ticket(&open).await.unwrap();
+        let again = sessions.ticket(1, &open).await.unwrap();
         assert_eq!(again.request_id(), RequestId { session: 1, number: WINDOW + 1, acked_below: 2 });
         assert_eq!(opened.load(Relaxed), 2);
     }
@@ -217,9 +226,9 @@ mod tests {
     #[tokio::test]
     async fn a_failure_to_open_is_passed_on_and_leaves_nothing_behind() {
         let sessions = SessionPool::new();
-        let refused = sessions.ticket(|| async { Err(Error::unavailable("nobody there")) }).await;
+        let refused = sessions.ticket(1, || async { Err(Error::unavailable("nobody there")) }).await;
         assert!(refused.is_err());
         assert_eq!(sessions.places.available_permits(), WRITES_MAX);
-        assert!(sessions.ticket(|| async { Ok(7) }).await.is_ok());
+        assert!(sessions.ticket(1, || async { Ok(7) }).await.is_ok());
     }
 }

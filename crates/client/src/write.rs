@@ -18,6 +18,7 @@ use tonic::{Response, Status};
 
 use crate::client::{Client, kv};
 use crate::retry::{Repeat, timed};
+use crate::sessions::WINDOW;
 use crate::wire::Wire;
 
 impl Client {
@@ -34,7 +35,7 @@ impl Client {
     fn put_record<'a>(&'a self, table: &'a str, key: Bytes, value: Bytes) -> BoxFuture<'a, Result<Seq>> {
         Box::pin(async move {
             let request = put_request(table, key, value)?;
-            let reply = self.write(Put(request)).await?;
+            let reply = self.write(1, Put(request)).await?;
             Ok(single(reply)?.seq)
         })
     }
@@ -83,7 +84,7 @@ impl Client {
     ) -> BoxFuture<'a, Result<OpOutcome>> {
         Box::pin(async move {
             let request = put_request(table, key, value)?;
-            let reply = self.write(Insert(request)).await?;
+            let reply = self.write(1, Insert(request)).await?;
             single(reply)
         })
     }
@@ -115,7 +116,7 @@ impl Client {
         Box::pin(async move {
             limits::check_key(&key)?;
             let request = v1::KvDeleteRequest { table: table.to_owned(), key, check_exists, request: None };
-            let reply = self.write(Delete(request)).await?;
+            let reply = self.write(1, Delete(request)).await?;
             single(reply)
         })
     }
@@ -149,7 +150,7 @@ impl Client {
                 request: None,
                 lifetime: None,
             };
-            let reply = self.write(CompareAndSet(request)).await?;
+            let reply = self.write(1, CompareAndSet(request)).await?;
             single(reply)
         })
     }
@@ -246,9 +247,11 @@ impl Client {
             ops.iter().try_for_each(Operation::check)?;
             limits::check_batch(ops.len(), ops.iter().map(Operation::written_bytes).sum())?;
             let expected = ops.len();
+            let telling = ops.iter().filter(|op| op.returns != Returns::Nothing).count();
+            let span = limits::numbers_taken(limits::answer_weight_max(expected, telling), WINDOW);
             let ops = ops.into_iter().map(Into::into).collect();
             let request = v1::KvBatchRequest { ops, request: None };
-            let reply = self.write(Batch(request)).await?;
+            let reply = self.write(span, Batch(request)).await?;
             if reply.applied && reply.results.len() != expected {
                 return Err(Error::internal(format!(
                     "{} results for {expected} writes",
@@ -261,7 +264,7 @@ impl Client {
 
     /// Sends a write under a session and a number (if sessions are on), again and again under the same ones until it is
     /// answered. If the session turns out to be gone before anything could have been executed, a new one is opened.
-    async fn write<W: Write>(&self, write: W) -> Result<v1::KvWriteReply> {
+    async fn write<W: Write>(&self, span: u64, write: W) -> Result<v1::KvWriteReply> {
         if !self.uses_sessions() {
             let attempt = |channel, limit| send(write.clone(), channel, limit);
             return self.call(Repeat::Unsafe, self.deadline(), attempt).await;
@@ -273,7 +276,8 @@ impl Client {
         let mut reopened = 0;
         loop {
             let ticket =
-                match tokio::time::timeout(left(), sessions.ticket(|| self.open_session(left()))).await {
+                match tokio::time::timeout(left(), sessions.ticket(span, || self.open_session(left()))).await
+                {
                     Ok(ticket) => ticket?,
                     Err(_) => return Err(Error::unavailable("no session could be opened in time")),
                 };

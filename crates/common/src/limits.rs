@@ -1,6 +1,7 @@
 //! The published size limits. Beyond them a request is refused with an error that states the limit.
 
 use crate::error::{Error, Result};
+use crate::operation::{TOLD_BYTES_MAX, WEIGHT_BYTES};
 
 /// Longest key, in bytes.
 pub const KEY_BYTES_MAX: usize = 16 * 1024;
@@ -13,6 +14,11 @@ pub const LARGE_BYTES: usize = 64 * 1024;
 pub const BATCH_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Most operations in one batch.
 pub const BATCH_OPS_MAX: usize = 100_000;
+/// What servers remember of one session, in operations: the answers to its newest requests, for those that are repeated. One that
+/// tells a value counts for more ([`answer_weight_max`]).
+pub const REMEMBERED_OPS_MAX: usize = 128 * 1024;
+/// Values that are remembered of one request, in bytes.
+pub const REMEMBERED_BYTES_MAX: usize = 64 * 1024;
 /// Longest name of a table, in bytes.
 pub const TABLE_NAME_BYTES_MAX: usize = 128;
 /// Most SSTables that one compaction takes: each has a file and buffers of half a megabyte.
@@ -21,6 +27,17 @@ pub const COMPACTION_INPUTS_MAX: usize = 256;
 pub const COMPACTION_OUTPUTS_MAX: usize = 128;
 /// Most tables in a cluster: each has a memtable and filters in every partition.
 pub const TABLES_MAX: usize = 1024;
+
+/// The most that the answer to a request weighs of [`REMEMBERED_OPS_MAX`]; `telling`: those of its operations that ask for a value.
+pub fn answer_weight_max(ops: usize, telling: usize) -> usize {
+    ops + (telling * (TOLD_BYTES_MAX / WEIGHT_BYTES)).min(REMEMBERED_BYTES_MAX / WEIGHT_BYTES)
+}
+
+/// How many numbers a request takes of a session in which `span` may be outstanding: so many that what is outstanding is remembered.
+pub fn numbers_taken(weight: usize, span: u64) -> u64 {
+    let one = REMEMBERED_OPS_MAX as u64 / span;
+    (weight as u64).div_ceil(one).clamp(1, span)
+}
 
 /// Checks a key: 1 byte to [`KEY_BYTES_MAX`].
 pub fn check_key(key: &[u8]) -> Result<()> {

@@ -28,7 +28,9 @@ use crate::marks::Kind;
 pub use condition::{Base, Condition, Expected};
 pub use lane::Lane;
 pub use lifetime::{Lifetime, LifetimeTest};
-pub use outcome::{OpOutcome, Record, RecordedOutcome, TOLD_BYTES_MAX, WriteOutcome, WriteStatus};
+pub use outcome::{
+    OpOutcome, Record, RecordedOutcome, TOLD_BYTES_MAX, WEIGHT_BYTES, WriteOutcome, WriteStatus,
+};
 pub use read_mode::ReadMode;
 pub use request::{RequestId, WriteOp, WriteRequest};
 pub use update::{

@@ -86,6 +86,9 @@ pub struct RecordedOutcome {
 /// Longest value that is kept for a repeated request, in bytes: of a longer one it learns [`Told::Forgotten`].
 pub const TOLD_BYTES_MAX: usize = 512;
 
+/// So many bytes of a value that is kept weigh as much as an operation.
+pub const WEIGHT_BYTES: usize = 32;
+
 impl RecordedOutcome {
     /// As it is kept for a repeated request. `room`: for the values that are kept with it, in bytes.
     pub fn to_keep(&self, room: &mut usize) -> Self {
@@ -103,7 +106,7 @@ impl RecordedOutcome {
 
     /// What it weighs among those that are kept: one, and more for a value.
     pub fn weight(&self) -> usize {
-        1 + self.told.as_ref().map_or(0, |told| told.bytes() / 32)
+        1 + self.told.as_ref().map_or(0, |told| told.bytes() / WEIGHT_BYTES)
     }
 }
 

@@ -16,7 +16,7 @@ use sextant_common::configuration::Feature;
 use sextant_common::expiry::{Tick, is_expired};
 use sextant_common::ids::{Generation, Seq, TableId};
 use sextant_common::key::{filter_prefix, prefix_hash};
-use sextant_common::limits::{BATCH_BYTES_MAX, BATCH_OPS_MAX};
+use sextant_common::limits::{BATCH_BYTES_MAX, BATCH_OPS_MAX, REMEMBERED_BYTES_MAX};
 use sextant_common::marks::{Kind, Marks};
 use sextant_common::object::Header;
 use sextant_common::operation::{
@@ -128,13 +128,10 @@ struct Forming {
 
 /// Values that one request may be answered with, in bytes: its answer is one message, and is in memory at once.
 const TOLD_BYTES_MAX: usize = 12 * 1024 * 1024;
-/// Values that are kept for a repetition of one request, in bytes: of the rest it learns that they are forgotten. So no request pushes
-/// all others out of the duplicate table, and the log's entry stays about as long as what was sent.
-const KEPT_BYTES_MAX: usize = 64 * 1024;
 
 /// The longest entry that one request makes, in bytes.
 pub const REQUEST_ENTRY_BYTES_MAX: usize =
-    REQUEST_BYTES_MAX + BATCH_BYTES_MAX + BATCH_OPS_MAX * OPERATION_BYTES_MAX + KEPT_BYTES_MAX;
+    REQUEST_BYTES_MAX + BATCH_BYTES_MAX + BATCH_OPS_MAX * OPERATION_BYTES_MAX + REMEMBERED_BYTES_MAX;
 
 /// A group that has something ends before the request with which its entry would be longer: requests that carry little may be
 /// remembered with much.
@@ -153,9 +150,11 @@ impl Kept {
         if request.id.session == 0 || failed && mutant::active(Mutant::FailedForgotten) {
             return Self::default();
         }
-        let mut room = KEPT_BYTES_MAX;
+        // Of the rest it learns that they are forgotten. So no request pushes all others out of the duplicate table, and the log's entry
+        // stays about as long as what was sent.
+        let mut room = REMEMBERED_BYTES_MAX;
         let results = results.iter().map(|result| result.to_keep(&mut room)).collect();
-        Self { results: Some(results), bytes: KEPT_BYTES_MAX - room }
+        Self { results: Some(results), bytes: REMEMBERED_BYTES_MAX - room }
     }
 }
 

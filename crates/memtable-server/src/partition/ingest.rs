@@ -253,7 +253,8 @@ impl Partition {
         }
         self.next_seq += seqs;
         self.time_ms = self.time_ms.max(group.time_ms);
-        let sessions = group.requests.iter().filter_map(|r| self.sessions.record(r, self.time_ms)).collect();
+        let mut sessions = Vec::with_capacity(group.requests.len());
+        group.requests.iter().for_each(|r| self.sessions.record(r, self.time_ms, &mut sessions));
         *done = Done::Group { versions, sessions };
         Ingested::Group { first_seq }
     }

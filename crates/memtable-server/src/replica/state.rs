@@ -82,6 +82,8 @@ pub struct ReplicaState {
     /// sstable servers that could not do what this replica asked of them, and until when others are asked first, on the grantor's clock.
     pub failing_ssts: Mutex<BTreeMap<NodeId, u64>>,
     pub catch_up: CatchUp,
+    /// Of snapshots, that others have taken of this server: who takes some is not at a standstill.
+    pub snapshot_pieces: AtomicU64,
     /// Why the partition is not founded, if this server knows.
     pub unfounded: Mutex<Option<String>>,
     /// Numbers for /status, refreshed by the worker.
@@ -145,6 +147,7 @@ impl ReplicaState {
             avoided_ssts: Mutex::default(),
             failing_ssts: Mutex::default(),
             catch_up: CatchUp::default(),
+            snapshot_pieces: AtomicU64::new(0),
             unfounded: Mutex::default(),
             numbers: Mutex::default(),
             ack_signalled: AtomicBool::new(false),

@@ -19,7 +19,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::window::Window;
 
-/// Span of the numbers outstanding per partition and session: the results that a server keeps.
+/// Span of the numbers outstanding per partition and session: what a server keeps of it. A batch takes as many as its answer needs
+/// room there ([`limits::numbers_taken`](sextant_common::limits::numbers_taken)).
 pub(super) const PNODE_SPAN: u64 = 1024;
 /// While both wait, this many of those without others under way are served for each that has some.
 const SINGLES_IN_A_ROW: usize = 3;
@@ -28,6 +29,8 @@ struct State {
     /// 0: none.
     session: u64,
     next: u64,
+    /// Writes that were given numbers.
+    begun: u64,
     outstanding: BTreeSet<u64>,
     window: Window,
     /// Who waits, or has been given what it waited for and has not taken it.
@@ -42,8 +45,10 @@ struct State {
 struct Waiter {
     /// The how manieth it is: its place in the slab is another's later.
     came: u64,
-    /// So many numbers more.
+    /// For so many writes more.
     wants: usize,
+    /// Numbers that each of them takes.
+    span: u64,
     offered: Vec<Offered>,
     waker: Option<Waker>,
 }
@@ -67,6 +72,8 @@ struct Place {
 struct Offered {
     number: u64,
     before: usize,
+    /// Writes that had begun, with it.
+    begun: u64,
 }
 
 struct Slot {
@@ -88,6 +95,8 @@ pub(super) struct Ticket {
     pub number: u64,
     /// That were under way when it began.
     before: usize,
+    /// Writes that had begun, with it.
+    begun: u64,
     begun_ns: u64,
 }
 
@@ -108,7 +117,7 @@ impl Drop for Ticket {
         let took_ns = self.slot.clock.holder_ns().saturating_sub(self.begun_ns);
         let mut state = self.slot.state.lock();
         if state.session == self.session {
-            let begun_since = state.next - self.number - 1;
+            let begun_since = state.begun - self.begun;
             state.window.ended(self.before + begun_since as usize, took_ns);
             state.outstanding.remove(&self.number);
             state.hand_out();
@@ -122,6 +131,15 @@ pub(super) enum Begun {
     InSession(Line),
     /// There is none, and the caller is the one to open it.
     Opening(Opening),
+}
+
+/// What a write takes of its session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Size {
+    /// Which of the two sessions.
+    pub is_large: bool,
+    /// Numbers: 1 to [`PNODE_SPAN`].
+    pub span: u64,
 }
 
 /// The turn to open a session; dropped, it passes to the next.
@@ -176,8 +194,8 @@ impl Line {
         let offered = std::mem::take(&mut waiter.offered);
         drop(state);
         self.wants -= offered.len();
-        for Offered { number, before } in offered {
-            each(Ticket { slot: self.slot.clone(), session: self.session, number, before, begun_ns });
+        for Offered { number, before, begun } in offered {
+            each(Ticket { slot: self.slot.clone(), session: self.session, number, before, begun, begun_ns });
         }
         Poll::Ready(Ok(()))
     }
@@ -205,10 +223,11 @@ impl Drop for Line {
             let (queue, waiters) = state.queue(self.lane);
             queue.leave(waiters);
         }
-        if !waiter.offered.is_empty() {
-            for Offered { number, .. } in &waiter.offered {
-                state.outstanding.remove(number);
-            }
+        for Offered { number, .. } in &waiter.offered {
+            state.outstanding.remove(number);
+        }
+        // There is more room, or it was one who needed more than there is.
+        if waiter.wants > 0 || !waiter.offered.is_empty() {
             state.hand_out();
         }
     }
@@ -223,16 +242,16 @@ impl Numbers {
         Self { slots: (0..partitions).map(|_| [slot(), slot()]).collect() }
     }
 
-    /// Numbers for `writes` writes (at least one) in the partition's session. None: there is no session.
-    pub fn line(&self, partition: PartitionId, large: bool, lane: Lane, writes: usize) -> Option<Line> {
-        self.slots[partition.0 as usize][usize::from(large)].line(lane, writes)
+    /// Numbers for `writes` small writes of one operation (at least one) in the partition's session. None: there is no session.
+    pub fn line(&self, partition: PartitionId, lane: Lane, writes: usize) -> Option<Line> {
+        self.slots[partition.0 as usize][0].line(lane, writes, 1)
     }
 
-    /// A place in the line for one number, or the turn to open a session; waits while somebody else opens one.
-    pub async fn begin(&self, partition: PartitionId, large: bool, lane: Lane) -> Begun {
-        let slot = &self.slots[partition.0 as usize][usize::from(large)];
+    /// A place in the line for one write, or the turn to open a session; waits while somebody else opens one.
+    pub async fn begin(&self, partition: PartitionId, size: Size, lane: Lane) -> Begun {
+        let slot = &self.slots[partition.0 as usize][usize::from(size.is_large)];
         loop {
-            if let Some(line) = slot.line(lane, 1) {
+            if let Some(line) = slot.line(lane, 1, size.span) {
                 return Begun::InSession(line);
             }
             let turn = slot.opening.clone().acquire_owned().await;
@@ -256,16 +275,16 @@ impl Numbers {
 }
 
 impl Slot {
-    fn line(self: &Arc<Self>, lane: Lane, writes: usize) -> Option<Line> {
+    fn line(self: &Arc<Self>, lane: Lane, writes: usize, span: u64) -> Option<Line> {
         let mut state = self.state.lock();
         if state.session == 0 {
             return None;
         }
         state.came += 1;
-        let mut waiter = Waiter { came: state.came, wants: writes, offered: Vec::new(), waker: None };
-        // Where there is room, nobody waits.
-        while waiter.wants > 0 && state.has_room() {
-            waiter.offered.push(state.take());
+        let mut waiter = Waiter { came: state.came, wants: writes, span, offered: Vec::new(), waker: None };
+        // Nobody waits where there is room for one, but a batch may need more than there is.
+        while waiter.wants > 0 && state.nobody_waits() && state.has_room(span) {
+            waiter.offered.push(state.take(span));
             waiter.wants -= 1;
         }
         let (waits, came) = (waiter.wants > 0, waiter.came);
@@ -275,6 +294,8 @@ impl Slot {
                 state.window.is_short();
             }
             state.queue(lane).0.waiting.push_back(Place { at, came });
+            // Who waits may be in the other line, and need more.
+            state.hand_out();
         }
         Some(Line { slot: self.clone(), session: state.session, lane, wants: writes, at })
     }
@@ -285,6 +306,7 @@ impl State {
         Self {
             session,
             next: 1,
+            begun: 0,
             outstanding: BTreeSet::new(),
             window: Window::up_to(PNODE_SPAN as usize),
             waiters: Slab::new(),
@@ -303,27 +325,35 @@ impl State {
         (queue, &mut self.waiters)
     }
 
-    fn has_room(&self) -> bool {
+    fn has_room(&self, span: u64) -> bool {
         let lowest = self.outstanding.first().copied().unwrap_or(self.next);
-        self.outstanding.len() < self.window.limit() && self.next - lowest < PNODE_SPAN
+        self.outstanding.len() < self.window.limit() && self.next - lowest + span <= PNODE_SPAN
     }
 
-    fn take(&mut self) -> Offered {
+    fn take(&mut self, span: u64) -> Offered {
         let number = self.next;
-        self.next += 1;
+        self.next += span;
+        self.begun += 1;
         let before = self.outstanding.len();
         self.outstanding.insert(number);
-        Offered { number, before }
+        Offered { number, before, begun: self.begun }
     }
 
     /// Gives what there is room for to those who wait.
     fn hand_out(&mut self) {
-        while self.has_room()
+        while self.has_room(1)
             && let Some(lane) = self.next_lane()
         {
-            let offered = self.take();
             let (queue, waiters) = self.queue(lane);
-            let Some(waiter) = queue.next(waiters).and_then(|at| waiters.get_mut(at)) else { return };
+            let Some(at) = queue.next(waiters) else { return };
+            let span = self.waiters[at].span;
+            if !self.has_room(span) {
+                break;
+            }
+            let offered = self.take(span);
+            self.passed(lane);
+            let (queue, waiters) = self.queue(lane);
+            let waiter = &mut waiters[at];
             waiter.offered.push(offered);
             waiter.wants -= 1;
             let (is_served, waker) = (waiter.wants == 0, waiter.waker.take());
@@ -334,22 +364,30 @@ impl State {
                 waker.wake();
             }
         }
-        if self.outstanding.len() >= self.window.limit()
-            && !(self.singles.is_empty() && self.pipelined.is_empty())
-        {
+        if self.outstanding.len() >= self.window.limit() && !self.nobody_waits() {
             self.window.is_short();
         }
     }
 
+    fn nobody_waits(&self) -> bool {
+        self.singles.is_empty() && self.pipelined.is_empty()
+    }
+
     /// Which line has the next number. None: nobody waits.
-    fn next_lane(&mut self) -> Option<Lane> {
+    fn next_lane(&self) -> Option<Lane> {
         let singles_first = self.singles_in_a_row < SINGLES_IN_A_ROW || self.pipelined.is_empty();
         if singles_first && !self.singles.is_empty() {
-            self.singles_in_a_row += 1;
             return Some(Lane::Single);
         }
-        self.singles_in_a_row = 0;
         (!self.pipelined.is_empty()).then_some(Lane::Pipelined)
+    }
+
+    /// It has had a number.
+    fn passed(&mut self, lane: Lane) {
+        self.singles_in_a_row = match lane {
+            Lane::Single => self.singles_in_a_row + 1,
+            Lane::Pipelined => 0,
+        };
     }
 }
 
@@ -404,10 +442,16 @@ mod tests {
         Numbers::new(1, &clock)
     }
 
+    const SMALL: Size = Size { is_large: false, span: 1 };
+
     async fn begin_in(numbers: &Numbers, lane: Lane) -> Ticket {
+        begin_sized(numbers, SMALL, lane).await
+    }
+
+    async fn begin_sized(numbers: &Numbers, size: Size, lane: Lane) -> Ticket {
         static NEXT: AtomicU64 = AtomicU64::new(100);
         loop {
-            match numbers.begin(P, false, lane).await {
+            match numbers.begin(P, size, lane).await {
                 Begun::InSession(mut line) => {
                     if let Ok(ticket) = line.one().await {
                         return ticket;
@@ -510,7 +554,7 @@ mod tests {
     async fn whoever_wants_many_waits_once_and_gives_back_what_it_does_not_take() {
         let numbers = numbers();
         let mut tickets = begin_many(&numbers, FIRST - 2).await;
-        let mut line = numbers.line(P, false, Lane::Single, 5).unwrap();
+        let mut line = numbers.line(P, Lane::Single, 5).unwrap();
         let mut taken = Vec::new();
         let cx = &Context::from_waker(Waker::noop());
         assert!(line.poll(&mut |ticket| taken.push(ticket), cx).is_ready());
@@ -550,14 +594,35 @@ mod tests {
     #[tokio::test]
     async fn a_large_write_that_takes_long_does_not_hold_up_small_ones() {
         let numbers = numbers();
-        let Begun::Opening(turn) = numbers.begin(P, true, Lane::Single).await else {
+        let large = Size { is_large: true, span: 1 };
+        let Begun::Opening(turn) = numbers.begin(P, large, Lane::Single).await else {
             panic!("there is no session yet")
         };
         turn.opened(7);
-        let large = numbers.line(P, true, Lane::Single, 1).unwrap().one().await.unwrap();
+        let large = begin_sized(&numbers, large, Lane::Single).await;
         for _ in 0..2 * PNODE_SPAN {
             assert_ne!(begin(&numbers).await.session, large.session);
         }
+    }
+
+    #[tokio::test]
+    async fn what_is_outstanding_fits_into_what_is_remembered_of_a_session() {
+        let numbers = numbers();
+        let batch = |span| begin_sized(&numbers, Size { is_large: false, span }, Lane::Single);
+        let small = begin(&numbers).await;
+        let half = batch(PNODE_SPAN / 2).await;
+        assert_eq!((small.number, half.number), (1, 2));
+        let mut whole = Box::pin(batch(PNODE_SPAN));
+        assert!(futures::poll!(whole.as_mut()).is_pending());
+        let mut behind = pin!(begin(&numbers));
+        assert!(futures::poll!(behind.as_mut()).is_pending(), "it would hold up the batch");
+        drop(whole);
+        assert_eq!(behind.await.number, 2 + PNODE_SPAN / 2, "who gives up holds up nobody");
+        let mut whole = pin!(batch(PNODE_SPAN));
+        drop(small);
+        assert!(futures::poll!(whole.as_mut()).is_pending());
+        drop(half);
+        assert_eq!(whole.await.number, 3 + PNODE_SPAN / 2, "alone, the largest has room");
     }
 
     #[tokio::test]
@@ -587,7 +652,7 @@ mod tests {
     #[tokio::test]
     async fn a_failed_opening_is_tried_by_the_next() {
         let numbers = numbers();
-        let Begun::Opening(turn) = numbers.begin(P, false, Lane::Single).await else {
+        let Begun::Opening(turn) = numbers.begin(P, SMALL, Lane::Single).await else {
             panic!("there is no session yet")
         };
         drop(turn);
@@ -598,7 +663,10 @@ mod tests {
         /// Whoever comes, goes or leaves the line: numbers are used once, bounds hold, and nobody waits while there is room.
         #[test]
         fn lines_move_as_long_as_there_is_room(
-            steps in prop::collection::vec((0u8..4, any::<bool>(), any::<prop::sample::Index>()), 0..1_500),
+            steps in prop::collection::vec(
+                (0u8..4, any::<bool>(), any::<prop::sample::Index>(), prop_oneof![20 => Just(1), 1 => 2u64..=PNODE_SPAN]),
+                0..1_500,
+            ),
         ) {
             let numbers = numbers();
             let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
@@ -608,11 +676,11 @@ mod tests {
                 let mut tickets: Vec<Ticket> = Vec::new();
                 let mut waiting = Vec::new();
                 let mut used = BTreeSet::new();
-                for (step, pipelined, which) in steps {
+                for (step, pipelined, which, span) in steps {
                     match step {
                         0 | 1 => {
                             let lane = if pipelined { Lane::Pipelined } else { Lane::Single };
-                            waiting.push(Box::pin(begin_in(&numbers, lane)));
+                            waiting.push(Box::pin(begin_sized(&numbers, Size { is_large: false, span }, lane)));
                         }
                         2 if !tickets.is_empty() => drop(tickets.swap_remove(which.index(tickets.len()))),
                         3 if !waiting.is_empty() => drop(waiting.swap_remove(which.index(waiting.len()))),
@@ -629,9 +697,14 @@ mod tests {
                         }
                     }
                     waiting = still;
-                    let state = numbers.slots[0][0].state.lock();
+                    let mut state = numbers.slots[0][0].state.lock();
                     assert_eq!(state.outstanding.len(), tickets.len());
-                    assert!(waiting.is_empty() || !state.has_room());
+                    let first = state.next_lane().and_then(|lane| {
+                        let (queue, waiters) = state.queue(lane);
+                        queue.next(waiters).map(|at| waiters[at].span)
+                    });
+                    assert_eq!(waiting.is_empty(), first.is_none());
+                    assert!(first.is_none_or(|span| !state.has_room(span)));
                 }
             }));
         }

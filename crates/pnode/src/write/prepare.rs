@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use sextant_common::ids::PartitionId;
 use sextant_common::key::{SlotMap, filter_hash};
-use sextant_common::limits::{LARGE_BYTES, check_batch};
+use sextant_common::limits::{LARGE_BYTES, answer_weight_max, check_batch, numbers_taken};
 use sextant_common::manifest::TableInfo;
-use sextant_common::operation::Operation;
+use sextant_common::operation::{Operation, Returns};
 use sextant_common::{Error, Result};
 
+use super::numbers::{PNODE_SPAN, Size};
 use crate::tables::Tables;
 use crate::upstream::Deadline;
 use crate::view::ReadKey;
@@ -75,4 +76,11 @@ pub(super) async fn prepare(
 /// Where a write travels, and in which session: what is before a small one is small.
 pub(super) fn is_large(ops: &[PreparedOp]) -> bool {
     ops.iter().map(|op| op.op.carried_bytes()).sum::<usize>() > LARGE_BYTES
+}
+
+/// What it takes of its session.
+pub(super) fn size_of(ops: &[PreparedOp]) -> Size {
+    let telling = ops.iter().filter(|op| op.op.returns != Returns::Nothing).count();
+    let weight = answer_weight_max(ops.len(), telling);
+    Size { is_large: is_large(ops), span: numbers_taken(weight, PNODE_SPAN) }
 }

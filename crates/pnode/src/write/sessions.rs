@@ -8,7 +8,7 @@ use sextant_common::ids::PartitionId;
 use sextant_common::operation::{Lane, WriteStatus};
 use sextant_common::{Error, ErrorKind, Result};
 
-use super::numbers::{Begun, Line, Numbers, SessionGone, Ticket};
+use super::numbers::{Begun, Line, Numbers, SessionGone, Size, Ticket};
 use crate::core::Core;
 use crate::upstream::{Backoff, Deadline};
 
@@ -43,22 +43,22 @@ impl Sessions {
         self.numbers.forget(partition, session);
     }
 
-    /// Numbers for small writes, as they become free. None: no session is open.
+    /// Numbers for small writes of one operation, as they become free. None: no session is open.
     pub fn line(&self, partition: PartitionId, lane: Lane, writes: usize) -> Option<Line> {
-        self.numbers.line(partition, false, lane, writes)
+        self.numbers.line(partition, lane, writes)
     }
 
     /// A number for a write; waits while enough is under way, or for a session to be opened.
     pub async fn ticket(
         &self,
         partition: PartitionId,
-        large: bool,
+        size: Size,
         lane: Lane,
         deadline: Deadline,
     ) -> Result<Ticket> {
         loop {
             let begun = async {
-                Ok(match self.numbers.begin(partition, large, lane).await {
+                Ok(match self.numbers.begin(partition, size, lane).await {
                     Begun::InSession(mut line) => Ok(line.one().await),
                     Begun::Opening(turn) => Err(turn),
                 })

@@ -15,7 +15,7 @@ use super::attempt::{Attempt, classify};
 use super::base::{Bases, NoBase};
 use super::blind::{self, BlindWrites};
 use super::numbers::Ticket;
-use super::prepare::{PreparedOp, is_large, prepare};
+use super::prepare::{PreparedOp, is_large, prepare, size_of};
 use super::sessions::Sessions;
 use crate::api::WriteOptions;
 use crate::core::{Core, Unanswered, WriteDeadlines};
@@ -131,7 +131,7 @@ impl Writer {
         lane: Lane,
         deadlines: WriteDeadlines,
     ) -> Result<Identity> {
-        let ticket = self.sessions.ticket(ops[0].partition, is_large(ops), lane, deadlines.taken);
+        let ticket = self.sessions.ticket(ops[0].partition, size_of(ops), lane, deadlines.taken);
         ticket.await.map(Identity::Own)
     }
 
@@ -206,7 +206,7 @@ impl Writer {
                         return Err(unknown(true, error));
                     }
                     identity = Identity::Own(
-                        self.sessions.ticket(partition, is_large(ops), Lane::Single, deadline).await?,
+                        self.sessions.ticket(partition, size_of(ops), Lane::Single, deadline).await?,
                     );
                     error
                 }

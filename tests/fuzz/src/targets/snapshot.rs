@@ -111,7 +111,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         for number in 1..4 {
             let id = RequestId { session, number, acked_below: 2 };
             let request = RequestResult { id, results: vec![outcome.clone()] };
-            sessions.record(&request, 2000);
+            sessions.record(&request, 2000, &mut Vec::new());
         }
     }
     let full = Snapshot {

@@ -13,6 +13,7 @@ mod tests;
 use std::any::Any;
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -198,7 +199,11 @@ impl RaftNetworkV2<TypeConfig> for Network {
         let abstention_ns = self.shared.guard.abstention_ns();
         let messages =
             wire::snapshot_to_wire(&self.address, &vote, &snapshot.meta, snapshot.snapshot.0, abstention_ns);
-        let message = futures::stream::iter(messages);
+        let shared = self.shared.clone();
+        let taken = move |_: &_| {
+            shared.snapshot_pieces.fetch_add(1, Ordering::Relaxed);
+        };
+        let message = futures::stream::iter(messages.inspect(taken));
         tokio::select! {
             closed = cancel => Err(StreamingError::Closed(closed)),
             reply = call(SNAPSHOT_TIMEOUT, client.install_snapshot(message)) => {

@@ -1,20 +1,21 @@
 //! New servers become learners and get the log, before they may become voters.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use openraft::ChangeMembers;
 use openraft::async_runtime::WatchReceiver;
 use openraft::raft::Precondition;
 use sextant_common::error::{Error, Result};
-use sextant_environment::env::Env;
 use sextant_raft_log::{Member, TypeConfig};
 
 use crate::raft::Raft;
+use crate::replica::ReplicaState;
 
 /// A server that lacks no more than so many entries has "nearly the whole log".
 pub(super) const NEARLY: u64 = 256;
-/// A new server whose log does not grow for so long is given up.
+/// A new server whose log does not grow for so long, and that takes no piece of a snapshot, is given up.
 const STANDSTILL_NS: u64 = 5_000_000_000;
 /// A new server that has not caught up after so long never will.
 const LEARN_NS: u64 = 600_000_000_000;
@@ -23,9 +24,9 @@ const LEARN_POLL: Duration = Duration::from_millis(20);
 
 /// Makes servers learners and waits until they have nearly the whole log. No set of voters changes.
 pub(super) async fn learn(
+    shared: &ReplicaState,
     raft: &Raft,
     term: u64,
-    env: &Env,
     unknown: BTreeMap<u64, Member>,
     new: BTreeSet<u64>,
 ) -> Result<()> {
@@ -34,8 +35,8 @@ pub(super) async fn learn(
         added.map_err(|e| Error::retry(format!("Raft takes no learners: {e}")))?;
     }
     let metrics = raft.metrics();
-    let started_ns = env.clock.holder_ns();
-    let (mut most, mut grew_ns) = (0, started_ns);
+    let started_ns = shared.env.clock.holder_ns();
+    let (mut most, mut pieces, mut grew_ns) = (0, 0, started_ns);
     loop {
         let (behind, have) = {
             let m = metrics.borrow_watched();
@@ -51,9 +52,10 @@ pub(super) async fn learn(
         if behind.is_empty() {
             return Ok(());
         }
-        let now = env.clock.holder_ns();
-        if have > most {
-            (most, grew_ns) = (have, now);
+        let now = shared.env.clock.holder_ns();
+        let taken = shared.snapshot_pieces.load(Ordering::Relaxed);
+        if have > most || taken != pieces {
+            (most, pieces, grew_ns) = (have.max(most), taken, now);
         }
         if now.saturating_sub(grew_ns) > STANDSTILL_NS || now.saturating_sub(started_ns) > LEARN_NS {
             return Err(Error::invalid(format!(

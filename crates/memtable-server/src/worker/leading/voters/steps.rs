@@ -116,8 +116,8 @@ impl Leading {
         let stage = if new.is_empty() {
             Stage::Ready { since_ns: replica.shared.env.clock.holder_ns() }
         } else {
-            let (raft, term, env) = (replica.raft.clone(), self.tenure.term, replica.shared.env.clone());
-            self.ask(replica, term, async move { learn(&raft, term, &env, unknown, new).await });
+            let (shared, raft, term) = (replica.shared.clone(), replica.raft.clone(), self.tenure.term);
+            self.ask(replica, term, async move { learn(&shared, &raft, term, unknown, new).await });
             Stage::Learning
         };
         self.voters.change = Some(VoterChange { target, stage, done: Some(done) });
