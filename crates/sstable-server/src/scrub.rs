@@ -4,7 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sextant_common::error::{ErrorKind, Result};
+use sextant_common::error::{Error, ErrorKind, Result};
+use sextant_common::ids::SstId;
 use sextant_environment::vfs::IoKind;
 use xxhash_rust::xxh3::Xxh3;
 
@@ -14,6 +15,8 @@ use crate::table::{Caching, Direction, KeyRange, Table, TableIter};
 
 /// Read at a time; the pace is kept between pieces.
 const PIECE_BYTES: u64 = 1024 * 1024;
+/// A disk may have had a bad moment: what it did not return is asked for once more, so much later.
+const AGAIN: Duration = if cfg!(test) { Duration::from_millis(10) } else { Duration::from_secs(5) };
 
 /// What was found when all tables were verified on demand.
 #[derive(Debug, Default)]
@@ -30,8 +33,7 @@ enum Piece {
     Hashed(Box<Xxh3>),
     /// The file ends before it.
     End,
-    /// Twice.
-    Unreadable(String),
+    Unreadable(Box<Xxh3>, String),
 }
 
 /// Whether the disk says that it does not have these bytes any more; not that it, or memory, is short of something.
@@ -112,24 +114,12 @@ impl Store {
         let (mut hasher, mut at) = (Box::new(Xxh3::new()), 0);
         while at < hashed {
             let piece_bytes = PIECE_BYTES.min(hashed - at);
-            let file = table.file().clone();
-            let read = move || {
-                let mut piece = vec![0; piece_bytes as usize];
-                // Once more: a disk may have had a bad moment.
-                let read = file.read_exact_at(&mut piece, at);
-                let read = match read {
-                    Err(e) if is_of_the_medium(&e) => file.read_exact_at(&mut piece, at),
-                    read => read,
-                };
-                match read {
-                    Ok(()) => hasher.update(&piece),
-                    Err(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => return Ok(Piece::End),
-                    Err(e) if is_of_the_medium(&e) => return Ok(Piece::Unreadable(e.to_string())),
-                    Err(e) => return Err(e.into()),
-                }
-                Ok(Piece::Hashed(hasher))
-            };
-            hasher = match self.disk(IoKind::Read, read).await? {
+            let mut piece = self.piece(table, at, piece_bytes, hasher).await?;
+            if let Piece::Unreadable(so_far, _) = piece {
+                tokio::time::sleep(AGAIN).await;
+                piece = self.piece(table, at, piece_bytes, so_far).await?;
+            }
+            hasher = match piece {
                 Piece::Hashed(hasher) => hasher,
                 Piece::End => {
                     let end = self.file_len(table).await.unwrap_or(at);
@@ -137,7 +127,8 @@ impl Store {
                     return Ok(false);
                 }
                 // What the disk does not return is no copy: it is made again from another server's.
-                Piece::Unreadable(why) => {
+                Piece::Unreadable(_, why) => {
+                    self.check_disk(table.id()).await?;
                     table.corrupt(at, &format!("the disk does not return what is here: {why}"));
                     return Ok(false);
                 }
@@ -171,6 +162,42 @@ impl Store {
             return Ok(false);
         }
         Ok(true)
+    }
+
+    /// Reads a piece.
+    async fn piece(
+        self: &Arc<Self>,
+        table: &Arc<Table>,
+        at: u64,
+        piece_bytes: u64,
+        mut hasher: Box<Xxh3>,
+    ) -> Result<Piece> {
+        let file = table.file().clone();
+        let read = move || {
+            let mut piece = vec![0; piece_bytes as usize];
+            match file.read_exact_at(&mut piece, at) {
+                Ok(()) => hasher.update(&piece),
+                Err(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => return Ok(Piece::End),
+                Err(e) if is_of_the_medium(&e) => return Ok(Piece::Unreadable(hasher, e.to_string())),
+                Err(e) => return Err(e.into()),
+            }
+            Ok(Piece::Hashed(hasher))
+        };
+        self.disk(IoKind::Read, read).await
+    }
+
+    /// Whether the disk takes anything. One that is away (a path that was lost, a device that is reset) says of all that is on it what
+    /// a bad sector says of one table, and has all of it when it comes back.
+    async fn check_disk(self: &Arc<Self>, id: SstId) -> Result<()> {
+        let catalog = self.catalog.clone();
+        let tried = move || {
+            // (It goes when this is dropped.)
+            let probe = catalog.create_temporary(id)?;
+            probe.file().write_all_at(&[0], 0)?;
+            Ok(probe.file().sync_data()?)
+        };
+        let tried: Result<()> = self.disk(IoKind::Sync, tried).await;
+        tried.map_err(|e| Error::new(e.kind, format!("the disk returns nothing, and takes nothing: {e}")))
     }
 
     /// Walks over all frames; true: one is wrong, and the table is marked with its offset.

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use futures::stream::{FuturesUnordered, StreamExt};
 use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_common::ids::{NodeId, SstId};
 use sextant_common::limits::COMPACTION_OUTPUTS_MAX;
 use sextant_common::manifest::{HASH_WEIGHT_BYTES, SstMeta};
 use sextant_common::sstable::{CompactionOrder, CopyOrder};
 
+use super::enough::enough;
 use super::{Background, CompactionJob};
 use crate::replica::ReplicaState;
 use crate::upstream::SstServer;
@@ -18,7 +18,7 @@ const IDS_TO_SPARE: usize = 2;
 /// Outputs that are compressed less than the inputs were may have so many times their bytes.
 const EXPANDS: u64 = 4;
 /// When enough replicas are durable, how much longer the others may take at least before they are left to repair: as long again as it
-/// took so far, since outputs may be large and repair copies what it finds begun to its end.
+/// took so far, with the writing, since outputs may be large and repair copies what it finds begun to its end.
 const STRAGGLERS: Duration = if cfg!(test) { Duration::from_millis(100) } else { Duration::from_secs(10) };
 
 /// The ids that one worker may use. What it has not named when it ended is given up: it may have written some of it, and may go on
@@ -60,20 +60,26 @@ pub(super) async fn run(background: &Background, job: &CompactionJob) -> Result<
     let Some(id) = id else { return Err(Error::internal("a compaction without an output")) };
     // All of them on the servers of the first: the worker has them all.
     let targets = background.choose(id);
+    let clock = &background.shared.env.clock;
     let mut errors = Vec::new();
     for worker in &targets {
         let ids = first.take().unwrap_or_else(|| Ids::new(background, job));
+        let started_ns = clock.grantor_ns();
+        let so_far = || Duration::from_nanos(clock.grantor_ns().saturating_sub(started_ns));
         let outputs = match write_on(background, job, worker, &ids.ids).await {
             Ok(outputs) => outputs,
             Err(e) => {
-                if e.kind == ErrorKind::Overloaded {
-                    ids.were_refused();
+                match e.kind {
+                    ErrorKind::Overloaded => ids.were_refused(),
+                    // It may hang: next time it is asked after others.
+                    ErrorKind::Unavailable | ErrorKind::Disk => background.failed(worker.id),
+                    _ => {}
                 }
                 errors.push(of_server(worker, "", &e));
                 continue;
             }
         };
-        match spread(background, job, (worker, &targets), &ids.ids, outputs).await {
+        match spread(background, job, (worker, &targets), &ids.ids, outputs, so_far).await {
             Ok(outputs) => {
                 ids.become_outputs(&outputs);
                 return Ok(outputs);
@@ -148,6 +154,7 @@ async fn spread(
     (worker, targets): (&SstServer, &[&SstServer]),
     ids: &[SstId],
     outputs: Vec<SstMeta>,
+    so_far: impl Fn() -> Duration,
 ) -> Result<Vec<SstMeta>, Vec<Error>> {
     if outputs.is_empty() {
         return Ok(outputs);
@@ -160,8 +167,14 @@ async fn spread(
         return Err(vec![of_server(worker, "", &e)]);
     }
     let required = background.tuning.sst_replicas_required.min(targets.len());
-    let others = targets.iter().filter(|s| s.id != worker.id);
-    copy_to_enough(background, job.term, worker, others.copied().collect(), required, &outputs).await?;
+    let others = targets.iter().filter(|server| server.id != worker.id);
+    let copies = others.map(|to| (to.id, copy(background, job.term, to, &outputs, worker)));
+    let done = enough(copies, required.saturating_sub(1), || STRAGGLERS.max(so_far())).await;
+    if done.by.len() + 1 < required {
+        return Err(done.errors.into_iter().map(|(_, e)| e).collect());
+    }
+    // (Otherwise the worker may be at fault.)
+    done.failed().for_each(|server| background.failed(server));
     let entry = |meta: SstMeta| SstMeta {
         replicas: targets.iter().map(|s| s.id).collect(),
         // Where there was nothing between cuts its file answers, for whoever rebuilds a manifest; nobody has to look there.
@@ -169,54 +182,6 @@ async fn spread(
         ..meta
     };
     Ok(outputs.into_iter().map(entry).collect())
-}
-
-/// Until it is durable where it has to be, and the others have had their time. Else why not.
-async fn copy_to_enough(
-    background: &Background,
-    term: u64,
-    worker: &SstServer,
-    mut others: Vec<&SstServer>,
-    required: usize,
-    outputs: &[SstMeta],
-) -> Result<(), Vec<Error>> {
-    let clock = &background.shared.env.clock;
-    let started_ns = clock.grantor_ns();
-    let copies = others.iter().copied().map(|to| async move {
-        let copied = copy(background, term, to, outputs, worker).await;
-        (to.id, copied)
-    });
-    let mut running: FuturesUnordered<_> = copies.collect();
-    let (mut durable, mut failed, mut errors) = (1, Vec::new(), Vec::new());
-    loop {
-        let next = if durable >= required {
-            let so_far = Duration::from_nanos(clock.grantor_ns().saturating_sub(started_ns));
-            match tokio::time::timeout(STRAGGLERS.max(so_far), running.next()).await {
-                Ok(next) => next,
-                Err(_) => {
-                    failed.extend(others.iter().map(|straggler| straggler.id));
-                    None
-                }
-            }
-        } else {
-            running.next().await
-        };
-        let Some((to, copied)) = next else { break };
-        others.retain(|other| other.id != to);
-        match copied {
-            Ok(()) => durable += 1,
-            Err(e) => {
-                failed.push(to);
-                errors.push(e);
-            }
-        }
-    }
-    if durable < required {
-        return Err(errors);
-    }
-    // (Otherwise the worker may be at fault.)
-    failed.into_iter().for_each(|server| background.failed(server));
-    Ok(())
 }
 
 async fn copy(

@@ -29,6 +29,8 @@ use crate::replica::ReplicaState;
 use crate::upstream::SstServers;
 
 pub const SERVERS: u64 = 3;
+/// Whoever waits for longer waits for a server that hangs, until it is given up.
+pub const HANGS: Duration = Duration::from_secs(30);
 
 /// What the servers were told, all together.
 pub struct Told {
@@ -40,6 +42,8 @@ pub struct Told {
     pub copies: Mutex<Vec<(u64, SstId)>>,
     /// This server's copies come to no end.
     pub hangs: AtomicU64,
+    /// For how many tables each server was told that new ones wait.
+    pub lacking: Mutex<Vec<(u64, Option<u32>)>>,
     /// The ids that each compaction was given.
     pub compactions: Mutex<Vec<Vec<SstId>>>,
     pub deleted: mpsc::UnboundedSender<Vec<SstId>>,
@@ -141,8 +145,9 @@ impl Sst for Fake {
         no()
     }
 
-    async fn inventory(&self, _: Request<v1::InventoryRequest>) -> Answer<v1::InventoryReply> {
-        no()
+    async fn inventory(&self, request: Request<v1::InventoryRequest>) -> Answer<v1::InventoryReply> {
+        self.1.lacking.lock().push((self.0, request.into_inner().tables_lacking));
+        Ok(Response::new(v1::InventoryReply::default()))
     }
 
     async fn holdings(&self, _: Request<v1::HoldingsRequest>) -> Answer<Self::HoldingsStream> {
@@ -174,6 +179,7 @@ impl Tier {
             to_refuse,
             copies: Mutex::default(),
             hangs: AtomicU64::new(0),
+            lacking: Mutex::default(),
             compactions: Mutex::default(),
             deleted: deletes,
         });

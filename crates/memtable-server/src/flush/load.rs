@@ -19,6 +19,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use super::Background;
+use super::enough::enough;
 use crate::replica::LoadJob;
 
 /// Messages on their way to a server.
@@ -107,7 +108,7 @@ impl<'b> Arriving<'b> {
         if records.is_empty()
             && let Some(open) = &mut self.open
         {
-            return open.send(v1::IngestRequest::default()).await;
+            return open.send(self.background, v1::IngestRequest::default()).await;
         }
         for record in &records {
             self.records += 1;
@@ -142,7 +143,7 @@ impl<'b> Arriving<'b> {
         open.records += records.len() as u64;
         let seq = Seq(self.job.seq);
         let records = records.into_iter().map(|record| RecordVersion { seq, ..record }.into()).collect();
-        let sent = open.send(v1::IngestRequest { records, ..Default::default() }).await;
+        let sent = open.send(self.background, v1::IngestRequest { records, ..Default::default() }).await;
         self.open = Some(open);
         sent
     }
@@ -213,7 +214,7 @@ impl<'b> Arriving<'b> {
     async fn finish_table(&mut self) -> Result<()> {
         let Some(mut open) = self.open.take() else { return Ok(()) };
         let id = open.id;
-        match open.finish().await {
+        match open.finish(self.background).await {
             Ok(meta) if meta.id == id && meta.table == self.job.table => {
                 self.done.push(meta);
                 Ok(())
@@ -245,16 +246,16 @@ impl Drop for Arriving<'_> {
 
 impl Open {
     /// Each server takes it; those that do not are left out, as long as enough are left.
-    async fn send(&mut self, message: v1::IngestRequest) -> Result<()> {
+    async fn send(&mut self, background: &Background, message: v1::IngestRequest) -> Result<()> {
         let sends = self.copies.drain(..).map(|copy| {
             let message = message.clone();
             async move {
                 match tokio::time::timeout(LAGGARD, copy.messages.send(message)).await {
                     Ok(Ok(())) => Ok(copy),
-                    Ok(Err(_)) => Err(format!("server {}: {}", copy.node, why(copy.answer).await)),
+                    Ok(Err(_)) => Err((copy.node, why(copy.answer).await)),
                     Err(_) => {
                         copy.answer.abort();
-                        Err(format!("server {}: takes nothing for {LAGGARD:?}", copy.node))
+                        Err((copy.node, format!("takes nothing for {LAGGARD:?}")))
                     }
                 }
             }
@@ -262,7 +263,10 @@ impl Open {
         for sent in futures::future::join_all(sends).await {
             match sent {
                 Ok(copy) => self.copies.push(copy),
-                Err(e) => self.errors.push(e),
+                Err((node, e)) => {
+                    background.failed(node);
+                    self.errors.push(format!("server {node}: {e}"));
+                }
             }
         }
         self.check(self.copies.len())
@@ -279,18 +283,16 @@ impl Open {
         )))
     }
 
-    async fn finish(&mut self) -> Result<SstMeta> {
-        self.send(v1::IngestRequest { finish: true, record_count: self.records, ..Default::default() })
-            .await?;
-        let answers = self.copies.drain(..).map(|copy| async move { (copy.node, copy.answer.await) });
-        let mut written: Vec<SstMeta> = Vec::new();
-        for (node, answer) in futures::future::join_all(answers).await {
-            match answer {
-                Ok(Ok(meta)) => written.push(meta),
-                Ok(Err(e)) => self.errors.push(format!("server {node}: {e}")),
-                Err(e) => self.errors.push(format!("server {node}: {e}")),
-            }
-        }
+    async fn finish(&mut self, background: &Background) -> Result<SstMeta> {
+        let end = v1::IngestRequest { finish: true, record_count: self.records, ..Default::default() };
+        self.send(background, end).await?;
+        let answers = self.copies.drain(..).map(|Copy { node, answer, .. }| {
+            (node, async move { answer.await.unwrap_or_else(|e| Err(Error::internal(e.to_string()))) })
+        });
+        let done = enough(answers, self.required, || LAGGARD).await;
+        done.failed().for_each(|server| background.failed(server));
+        self.errors.extend(done.errors.iter().map(|(node, e)| format!("server {node}: {e}")));
+        let mut written = done.by;
         self.check(written.len())?;
         let first = written.swap_remove(0);
         if written.iter().any(|meta| *meta != first) {

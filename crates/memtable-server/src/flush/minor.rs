@@ -5,12 +5,12 @@
 
 use std::time::Duration;
 
-use futures::stream::{FuturesUnordered, StreamExt};
 use sextant_common::error::{Error, Result};
 use sextant_common::ids::SstId;
 use sextant_common::manifest::SstMeta;
 use sextant_common::sstable::IngestOrder;
 
+use super::enough::enough;
 use super::{Background, FlushJob};
 
 /// When enough replicas are durable, how much longer the others may take before they are left to repair.
@@ -35,38 +35,13 @@ async fn write(background: &Background, job: &FlushJob, id: SstId) -> Result<Sst
     let required = background.tuning.sst_replicas_required.min(targets.len());
     let (options, origin) = (job.options.clone(), Some(job.origin.clone()));
     let order = IngestOrder { id, table: job.table, options, origin };
-    let mut running: FuturesUnordered<_> = targets
+    let writes = targets
         .iter()
-        .map(|server| {
-            let order = order.clone();
-            async move { (server.id, server.ingest(order, job.memtable.clone(), job.expired_by).await) }
-        })
-        .collect();
-    let mut written: Vec<SstMeta> = Vec::new();
-    let (mut answered, mut errors) = (Vec::new(), Vec::new());
-    loop {
-        let next = if written.len() >= required {
-            let Ok(next) = tokio::time::timeout(STRAGGLERS, running.next()).await else {
-                targets.iter().filter(|s| !answered.contains(&s.id)).for_each(|s| background.failed(s.id));
-                break;
-            };
-            next
-        } else {
-            running.next().await
-        };
-        match next {
-            Some((server, Ok(meta))) => {
-                answered.push(server);
-                written.push(meta);
-            }
-            Some((server, Err(e))) => {
-                answered.push(server);
-                background.failed(server);
-                errors.push(format!("server {server}: {e}"));
-            }
-            None => break,
-        }
-    }
+        .map(|server| (server.id, server.ingest(order.clone(), job.memtable.clone(), job.expired_by)));
+    let done = enough(writes, required, || STRAGGLERS).await;
+    done.failed().for_each(|server| background.failed(server));
+    let errors: Vec<_> = done.errors.iter().map(|(server, e)| format!("server {server}: {e}")).collect();
+    let written = done.by;
     let Some(first) = written.first().cloned() else {
         return Err(Error::unavailable(format!("no sstable server took the table ({})", errors.join("; "))));
     };

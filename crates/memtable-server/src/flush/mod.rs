@@ -2,6 +2,7 @@
 //! sstable servers, and reports to the worker, which decides what becomes of the result.
 
 mod compaction;
+mod enough;
 #[cfg(test)]
 mod fakes;
 mod load;

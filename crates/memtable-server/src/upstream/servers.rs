@@ -43,6 +43,8 @@ pub struct SstServer {
     zone: Option<String>,
     client: SstClient<Channel>,
     flushes: Semaphore,
+    /// Messages of flushes and loads that it has taken.
+    taken: Arc<AtomicU64>,
 }
 
 pub struct SstServers(Vec<SstServer>);
@@ -75,6 +77,7 @@ impl SstServers {
             .max_decoding_message_size(sextant_proto::MESSAGE_BYTES_MAX)
             .max_encoding_message_size(sextant_proto::MESSAGE_BYTES_MAX),
             flushes: Semaphore::new(FLUSHES_MAX),
+            taken: Arc::default(),
         };
         Self(cluster.sstable.iter().map(connect).collect())
     }
@@ -167,7 +170,9 @@ impl SstServer {
         memtable: Arc<Memtable>,
         expired_by: Tick,
     ) -> Result<SstMeta> {
-        let _turn = self.flushes.acquire().await.map_err(|_| Error::unavailable("nobody closes it"))?;
+        // Those whose turn it is may hang: nobody waits for that longer than they do.
+        let turn = async { Ok(tonic::Response::new(self.flushes.acquire().await)) };
+        let _turn = while_moving("ingest", &self.taken, turn).await?;
         self.ingest_messages(ingest::messages(&order, memtable, expired_by)).await
     }
 
@@ -177,9 +182,10 @@ impl SstServer {
         messages: impl Stream<Item = v1::IngestRequest> + Send + 'static,
     ) -> Result<SstMeta> {
         let sent = Arc::new(AtomicU64::new(0));
-        let counted = sent.clone();
+        let (counted, of_all) = (sent.clone(), self.taken.clone());
         let messages = messages.inspect(move |_| {
             counted.fetch_add(1, Ordering::Relaxed);
+            of_all.fetch_add(1, Ordering::Relaxed);
         });
         let reply = while_moving("ingest", &sent, self.client.clone().ingest(messages)).await?;
         reply.meta.ok_or_else(|| Error::internal("ingest answered without a table"))?.try_into()
@@ -267,5 +273,40 @@ impl SstServer {
     pub async fn delete(&self, ids: &[SstId], lineage: u64) -> Result<()> {
         let request = v1::DeleteRequest { ids: ids.iter().map(|id| sst_id_to_wire(*id)).collect(), lineage };
         call(SHORT, "delete", self.client.clone().delete(request)).await.map(|_| ())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sextant_common::ids::{Generation, TableId};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn nobody_waits_for_ever_behind_flushes_that_hang() {
+        let sstable = vec![Server::new(1, "127.0.0.1:1".to_owned())];
+        let (id, memtable, lease) = ("test".into(), Vec::new(), Default::default());
+        let cluster = ClusterConfig { id, partitions: 1, memtable, sstable, lease };
+        let servers = SstServers::connect(&Env::real(), &cluster, NodeId(1));
+        let server = &servers.all()[0];
+        let turns = server.flushes.acquire_many(FLUSHES_MAX as u32).await.unwrap();
+        let order = IngestOrder {
+            id: crate::partition::testing::sst(1).id,
+            table: TableId(1),
+            options: Default::default(),
+            origin: None,
+        };
+        let flush = || {
+            let memtable = Arc::new(Memtable::new(Generation(1)));
+            server.ingest(order.clone(), memtable, Tick::default())
+        };
+        assert!(flush().await.unwrap_err().message.contains("does not go on"));
+        // As long as something goes on there, it waits.
+        let mut waiting = std::pin::pin!(flush());
+        for _ in 0..10 {
+            assert!(tokio::time::timeout(STALLED * 9 / 10, &mut waiting).await.is_err());
+            server.taken.fetch_add(1, Ordering::Relaxed);
+        }
+        drop(turns);
     }
 }

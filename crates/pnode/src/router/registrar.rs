@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::config::RegisterReads;
 
-/// Keys that are remembered: 64 KiB.
-const TAGS: usize = 1 << 14;
+/// Keys that are remembered, as many as a leader registers: 1 MiB. With fewer places than keys that are read, a key's is taken by another
+/// before it is asked for again, and hardly anything would be registered.
+const TAGS: usize = 1 << 18;
 
 pub(super) struct Registrar {
     which: RegisterReads,

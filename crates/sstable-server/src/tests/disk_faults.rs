@@ -63,6 +63,11 @@ async fn what_the_disk_does_not_return_twice_is_damage_that_verification_finds()
     node.vfs.fail_next(IoKind::Read, 1, Fault::Io, is_table);
     assert_eq!(node.server.as_ref().unwrap().scrub_now().await, 0);
     assert!(!node.inventory().await[0].damaged);
+    // Nor is a disk that is away: it takes nothing either.
+    node.vfs.fail_next(IoKind::Read, 2, Fault::Io, is_table);
+    node.vfs.fail_next(IoKind::Sync, 1, Fault::Io, |_| true);
+    assert_eq!(node.server.as_ref().unwrap().scrub_now().await, 0);
+    assert!(!node.inventory().await[0].damaged);
     node.vfs.fail_next(IoKind::Read, 2, Fault::Io, is_table);
     assert_eq!(node.server.as_ref().unwrap().scrub_now().await, 1);
     assert!(node.inventory().await[0].damaged, "the leader has it copied again");

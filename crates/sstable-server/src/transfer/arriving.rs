@@ -14,8 +14,9 @@ use super::Piece;
 use crate::data_dir::Temporary;
 use crate::table::footer::UNHASHED_BYTES;
 
-/// Most that are kept: each takes room on the disk.
-const KEPT_MAX: usize = 4;
+/// Most that are kept, of all partitions: each takes room on the disk, until somebody needs it. Leaders break off what is slow, and ask
+/// for it again after others.
+const KEPT_MAX: usize = 32;
 /// How long. A leader repeats its orders within seconds; what nobody asks for by then is not wanted any more.
 const KEPT_NS: u64 = 300_000_000_000;
 

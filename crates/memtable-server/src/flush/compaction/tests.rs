@@ -8,7 +8,7 @@ use sextant_common::key_range::KeyRange;
 use sextant_common::manifest::{Generations, Origin};
 
 use super::*;
-use crate::flush::fakes::{SERVERS, Tier};
+use crate::flush::fakes::{HANGS, SERVERS, Tier};
 use crate::partition::testing::sst;
 
 fn job() -> CompactionJob {
@@ -71,6 +71,7 @@ async fn what_no_worker_has_made_is_given_up() {
     assert_eq!(asked.len(), SERVERS as usize);
     assert_eq!(all.len(), asked.iter().map(Vec::len).sum::<usize>(), "no id was given twice");
     assert_eq!(tier.pending(), []);
+    assert_eq!(tier.background.failing().len(), SERVERS as usize, "others are asked first, next time");
     assert_eq!(tier.deleted_of(asked.len()).await, all);
 }
 
@@ -80,7 +81,7 @@ async fn a_server_that_hangs_holds_no_compaction_up_and_is_not_asked_first_again
     // Whichever does it, it is not the one that hangs: the order of the servers goes by the output's id.
     for server in 1..=SERVERS {
         tier.told.hangs.store(server, Ordering::SeqCst);
-        let outputs = run(&tier.background, &job()).await.unwrap();
+        let outputs = tokio::time::timeout(HANGS, run(&tier.background, &job())).await.unwrap().unwrap();
         let named: Vec<u64> = outputs[0].replicas.iter().map(|id| id.0).collect();
         assert_eq!(named.len(), SERVERS as usize, "it is repaired later: {named:?}");
     }

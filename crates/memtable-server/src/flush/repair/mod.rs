@@ -78,6 +78,9 @@ pub async fn repair_loop(background: Background, mut shutdown: Shutdown) {
         // (What was proposed may be committed although a lease has lapsed meanwhile: it is remembered for the term.)
         let Some(term) = background.shared.serving() else {
             tell_nothing();
+            // Nobody was asked meanwhile.
+            memory.silent.clear();
+            memory.lacking.clear();
             continue;
         };
         if memory.term != term {
@@ -90,11 +93,12 @@ pub async fn repair_loop(background: Background, mut shutdown: Shutdown) {
 /// What the servers that answer hold.
 async fn inventories<'b>(
     background: &'b Background,
-    memory: &Memory,
+    memory: &mut Memory,
 ) -> Vec<(&'b SstServer, Option<Vec<Held>>)> {
-    let (term, lacking) = (memory.term, &memory.lacking);
-    let asked = background.servers.all().iter().map(|server| async move {
-        let lacking = lacking.get(&server.id).copied();
+    // It is said once: a round that comes to no end finds out nothing.
+    let (term, lacking) = (memory.term, std::mem::take(&mut memory.lacking));
+    let asked = background.servers.all().iter().map(|server| (server, lacking.get(&server.id).copied()));
+    let asked = asked.map(|(server, lacking)| async move {
         let wall_ns = background.shared.env.clock.wall_guess_ns();
         match server.inventory(background.shared.id, background.order(term), wall_ns, lacking).await {
             Ok(mut held) => {
@@ -338,7 +342,7 @@ async fn all_copy<'m>(
     std::iter::from_fn(|| all.try_recv().ok()).collect()
 }
 
-/// One server copies these, one after the other. False: one at least it could not copy.
+/// One server copies these, one after the other. False: there were some, and it could copy none.
 async fn copy_to<'m>(
     background: &Background,
     term: u64,
@@ -347,7 +351,7 @@ async fn copy_to<'m>(
     copied: &mpsc::UnboundedSender<Copying<'m>>,
     so_far: impl Fn() -> Duration,
 ) -> bool {
-    let mut is_through = true;
+    let (mut did, mut failed) = (false, false);
     for copying in copies {
         let Copying { sst, to, .. } = copying;
         let Some(server) = background.servers.get(to) else { continue };
@@ -368,16 +372,17 @@ async fn copy_to<'m>(
         match server.copy(sst, addresses.collect(), background.order(term)).await {
             Ok(()) => {
                 tracing::info!("sstable server {to} has copied table {}", sst.id);
+                did = true;
                 let _ = copied.send(copying);
             }
             Err(e) => {
-                is_through = false;
+                failed = true;
                 background.failed(to);
                 tracing::warn!("sstable server {to} cannot copy table {}: {e}", sst.id);
             }
         }
     }
-    is_through
+    did || !failed
 }
 
 /// For metrics.

@@ -9,7 +9,7 @@ use sextant_common::manifest::TableManifest;
 use sextant_environment::config::Zone;
 
 use super::*;
-use crate::flush::fakes::Tier;
+use crate::flush::fakes::{HANGS, Tier};
 use crate::partition::testing;
 
 pub fn sst(counter: u32, replicas: &[u64]) -> SstMeta {
@@ -135,7 +135,7 @@ async fn a_server_that_hangs_is_left_for_another_round_and_the_others_copy_meanw
         let of =
             |id: u64, held| Found { is_failing: failing.contains(&NodeId(id)), ..server(id, Some(held)) };
         let found = [of(1, if with_first { &all[..] } else { &[] }), of(2, &[]), of(3, &all)];
-        memory.copy(&tier.background, &manifest, &found).await;
+        tokio::time::timeout(HANGS, memory.copy(&tier.background, &manifest, &found)).await.unwrap();
         let mut copied = tier.told.copies.lock();
         std::mem::take(&mut *copied)
     };
@@ -149,6 +149,21 @@ async fn a_server_that_hangs_is_left_for_another_round_and_the_others_copy_meanw
     tier.told.hangs.store(0, Ordering::SeqCst);
     let third = copied(&mut memory, true).await;
     assert!(third.len() == 2 && third.iter().all(|(server, _)| *server == 2), "{third:?}");
+}
+
+/// (A new server that heard of nothing that is lacking would believe for good that it has what it needs.)
+#[tokio::test]
+async fn what_a_round_has_found_is_said_once() {
+    let tier = Tier::start(0).await;
+    let lacking = HashMap::from([(NodeId(1), 0), (NodeId(2), 7)]);
+    let mut memory = Memory { term: 1, lacking, ..Memory::default() };
+    inventories(&tier.background, &mut memory).await;
+    let mut said = std::mem::take(&mut *tier.told.lacking.lock());
+    said.sort_unstable();
+    assert_eq!(said, [(1, Some(0)), (2, Some(7)), (3, Some(u32::MAX))]);
+    // That round came to no end: its leader served no more.
+    inventories(&tier.background, &mut memory).await;
+    assert!(tier.told.lacking.lock().iter().all(|(_, said)| *said == Some(u32::MAX)));
 }
 
 #[tokio::test]

@@ -152,20 +152,28 @@ pub(super) struct Pipeline {
 }
 
 impl Pipeline {
-    /// The messages, their times taken as they go out.
+    /// The messages, their times taken as they go out. Without entries only the first goes, which says where the follower stands.
+    /// Openraft makes others to tell at once what is committed: nothing waits for that at a follower, the next append or heartbeat
+    /// says it too, and each would be two messages and four turns for every group of writes.
     pub(super) fn outgoing(
         &self,
         requests: impl Stream<Item = AppendEntriesRequest<TypeConfig>> + Send + 'static,
     ) -> Outgoing {
         let (shared, address, purged) = (self.shared.clone(), self.address.clone(), self.purged.clone());
         let (sent, nowhere) = (self.sent.clone(), self.nowhere.clone());
-        Outgoing(Box::pin(requests.map(move |request| {
-            if leads_nowhere(&request, (purged.0)()) {
+        let mut is_first = true;
+        Outgoing(Box::pin(requests.filter_map(move |request| {
+            let is_needed = std::mem::take(&mut is_first) || !request.entries.is_empty();
+            let is_lost = leads_nowhere(&request, (purged.0)());
+            if is_lost {
                 nowhere.store(true, Ordering::Release);
             }
-            let (message, leaves) = message_of(&shared, &address, request);
-            sent.lock().push_back(leaves);
-            message
+            let message = (is_needed || is_lost).then(|| {
+                let (message, leaves) = message_of(&shared, &address, request);
+                sent.lock().push_back(leaves);
+                message
+            });
+            std::future::ready(message)
         })))
     }
 

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use futures::StreamExt;
+use openraft::EntryPayload;
 use parking_lot::Mutex;
 use sextant_common::ids::NodeId;
 use sextant_environment::Env;
@@ -14,9 +15,9 @@ use sextant_environment::env::{
 };
 use sextant_proto::v1;
 use sextant_proto::v1::raft_server::{Raft as RaftService, RaftServer};
-use sextant_raft_log::log_id;
+use sextant_raft_log::{Entry, log_id};
 
-use super::pipeline::{Feed, InUse, leads_nowhere};
+use super::pipeline::{Feed, InUse, Pipeline, leads_nowhere};
 use super::*;
 
 /// Refuses connections, and remembers how many requests had been taken when the first one was tried.
@@ -68,6 +69,30 @@ fn empty_append() -> AppendEntriesRequest<TypeConfig> {
         entries: Vec::new(),
         leader_commit: None,
     }
+}
+
+#[tokio::test]
+async fn appends_without_entries_go_out_only_to_ask_where_the_follower_stands() {
+    let env = Env::real();
+    let Network { shared, address, purged, .. } = network(&env, "peer:1");
+    let pipeline = Pipeline { shared, address, purged, sent: Arc::default(), nowhere: Arc::default() };
+    let entry = |index| Entry { log_id: log_id(1, index), payload: EntryPayload::Blank };
+    let at = |index, entries| AppendEntriesRequest {
+        prev_log_id: Some(log_id(1, index)),
+        entries,
+        leader_commit: Some(log_id(1, index)),
+        ..empty_append()
+    };
+    let requests = [at(7, vec![]), at(7, vec![]), at(7, vec![entry(8), entry(9)]), at(9, vec![])];
+    let messages = pipeline.outgoing(futures::stream::iter(requests));
+    let counts: Vec<usize> = messages.map(|message| message.entries.len()).collect().await;
+    assert_eq!(counts, [0, 2]);
+    assert_eq!(pipeline.sent.lock().len(), 2, "of what is sent answers are waited for");
+    assert!(!pipeline.nowhere.load(Ordering::Acquire));
+    // What leads nowhere goes: its answer ends the stream.
+    let requests = [at(9, vec![entry(10)]), at(6, vec![])];
+    assert_eq!(pipeline.outgoing(futures::stream::iter(requests)).count().await, 2);
+    assert!(pipeline.nowhere.load(Ordering::Acquire));
 }
 
 #[tokio::test]

@@ -156,12 +156,14 @@ impl Compactions {
         if limits.trigger == 0 || has_other {
             return wanted;
         }
-        let is_other = |choice: &Choice<'_>| {
-            let waits = self.waits_until(table, choice.range).is_some_and(|at| at > now_ns);
-            !waits && !tree.column_of(choice).any(|sst| self.is_demanded(table, &sst.id))
-        };
-        let other = tree.due(limits, is_busy).into_iter().find(is_other);
-        other.into_iter().chain(wanted).collect()
+        let waits = |choice: &Choice<'_>| self.waits_until(table, choice.range).is_some_and(|at| at > now_ns);
+        let is_other =
+            |choice: &Choice<'_>| !tree.column_of(choice).any(|sst| self.is_demanded(table, &sst.id));
+        let mut others: Vec<_> = tree.due(limits, is_busy).into_iter().filter(is_other).collect();
+        // (If all wait, the first tells until when.)
+        others.sort_by_key(waits);
+        others.truncate(1);
+        others.into_iter().chain(wanted).collect()
     }
 
     /// From when on a table rests, if nothing comes until then. (A flush of nothing is none.)
