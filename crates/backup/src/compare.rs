@@ -4,6 +4,7 @@
 //! is seen whatever else there is.
 
 use std::cmp::Ordering;
+use std::collections::BTreeSet;
 use std::iter::Peekable;
 use std::path::Path;
 
@@ -29,7 +30,7 @@ const TOLD_MAX: usize = 20;
 pub struct Compared {
     /// Equal in both. (An object of the Redis protocol: there, and of the same kind.)
     pub equal: u64,
-    /// Of the backup, and missing in the cluster, or another one there. (What has expired since counts here.)
+    /// Of the backup, and missing in the cluster, as whole tables may be, or another one there. (What has expired since counts here.)
     pub differing: u64,
     /// Of the cluster only.
     pub more: u64,
@@ -49,7 +50,8 @@ impl Compared {
     }
 }
 
-/// All tables of clients. Of objects of the Redis protocol only that they are there, and of which kind.
+/// All tables of clients, of either side; of a backup of some tables only these. Of objects of the Redis protocol only that they are
+/// there, and of which kind.
 pub async fn compare(
     client: &Client,
     repository: &Repository,
@@ -59,21 +61,26 @@ pub async fn compare(
 ) -> Result<Compared> {
     let dir = work_dir(dir)?;
     let mut compared = Compared::default();
-    let all = backup.cuts.values().flat_map(|cut: &Cut| &cut.tables);
-    let mut names: Vec<&String> = all.map(|t| &t.name).filter(|name| !name.starts_with(OWN_TABLES)).collect();
-    names.sort();
-    names.dedup();
-    for name in names {
+    let there: BTreeSet<String> = client.list_tables().await?.into_iter().map(|table| table.name).collect();
+    for name in names(backup, &there) {
+        let found = there.contains(name).then_some(client);
         let (of_backup, of_cluster) =
-            table(client, repository, backup, name, &dir, PIECE_BYTES, &mut compared).await?;
+            table(found, repository, backup, name, &dir, PIECE_BYTES, &mut compared).await?;
         progress(format!("table {name:?}: {of_backup} records in the backup, {of_cluster} in the cluster"));
     }
     Ok(compared)
 }
 
-/// How many records the backup has of it, and how many the cluster.
+/// Of the tables that are compared.
+fn names<'a>(backup: &'a Backup, there: &'a BTreeSet<String>) -> BTreeSet<&'a str> {
+    let of_backup = backup.cuts.values().flat_map(|cut: &Cut| &cut.tables).map(|table| table.name.as_str());
+    let of_cluster = there.iter().map(String::as_str).filter(|_| !backup.is_part);
+    of_backup.chain(of_cluster).filter(|name| !name.starts_with(OWN_TABLES)).collect()
+}
+
+/// How many records the backup has of it, and how many the cluster. No client: the cluster has no such table.
 async fn table(
-    client: &Client,
+    client: Option<&Client>,
     repository: &Repository,
     backup: &Backup,
     name: &str,
@@ -85,11 +92,13 @@ async fn table(
     let (mut of_backup, mut of_cluster) = (0, 0);
     while let Some((range, records)) = pieces.next(repository, dir).await? {
         let mut beside = Beside::new(name, records.filter_map(Result::transpose), compared);
-        let mut pages = client.scan(name, ScanOptions::range(range.start, range.end));
-        while let Some(page) = pages.next_page().await {
-            for found in page?.records {
-                of_cluster += 1;
-                beside.found(&found)?;
+        if let Some(client) = client {
+            let mut pages = client.scan(name, ScanOptions::range(range.start, range.end));
+            while let Some(page) = pages.next_page().await {
+                for found in page?.records {
+                    of_cluster += 1;
+                    beside.found(&found)?;
+                }
             }
         }
         of_backup += beside.finish()?;
@@ -250,6 +259,35 @@ mod tests {
             count += 1;
         }
         assert_eq!((keys.concat(), count), (b"abcdef".to_vec(), 3));
+    }
+
+    #[tokio::test]
+    async fn every_record_of_a_table_that_the_cluster_has_not_is_missing() {
+        let dir = tempfile::tempdir().unwrap();
+        let repository = Repository::over(&Env::real(), Arc::new(InMemory::new()));
+        let keys = ["a", "b"].map(|key| (key.to_owned(), false));
+        let ssts = [stored(&repository, dir.path(), 1, &keys).await];
+        let cuts = BTreeMap::from([(PartitionId(0), cut(ssts.into_iter()))]);
+        let backup = Backup { name: "a".into(), created_ms: 1, cuts, is_part: false };
+        let mut compared = Compared::default();
+        let counts = table(None, &repository, &backup, "t", dir.path(), 1, &mut compared).await.unwrap();
+        assert_eq!((counts, compared.differing, compared.more), ((2, 0), 2, 0));
+        assert_eq!(compared.told, [r#"table "t": b"a" is missing"#, r#"table "t": b"b" is missing"#]);
+        let counts = table(None, &repository, &backup, "u", dir.path(), 1, &mut compared).await.unwrap();
+        assert_eq!(counts, (0, 0), "nobody has it");
+    }
+
+    #[test]
+    fn tables_of_either_side_are_compared_and_of_a_backup_of_some_only_its_own() {
+        let mut cut = cut(std::iter::empty());
+        let own = format!("{OWN_TABLES}users");
+        cut.tables.push(CutTable { name: own.clone(), ..cut.tables[0].clone() });
+        let cuts = BTreeMap::from([(PartitionId(0), cut)]);
+        let mut backup = Backup { name: "a".into(), created_ms: 1, cuts, is_part: false };
+        let there = BTreeSet::from(["s".to_owned(), own]);
+        assert_eq!(names(&backup, &there), BTreeSet::from(["s", "t"]));
+        backup.is_part = true;
+        assert_eq!(names(&backup, &there), BTreeSet::from(["t"]));
     }
 
     #[test]

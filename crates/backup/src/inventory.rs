@@ -52,7 +52,7 @@ impl Inventory {
     }
 
     /// The newest of all tables; where there is none, the newest of some. Refused where there are backups of several clusters: nobody
-    /// has said which one is meant.
+    /// has said which one is meant. Those that do not say whose they are are passed over beside others.
     pub fn newest(&self) -> Result<Chosen> {
         self.chosen(&self.backups.iter().collect::<Vec<_>>(), "in this repository")
     }
@@ -67,6 +67,9 @@ impl Inventory {
     /// Of these, the oldest first.
     fn chosen(&self, there: &[&Backup], which: &str) -> Result<Chosen> {
         self.check_one_cluster()?;
+        let (unknown, of_it): (Vec<&Backup>, Vec<&Backup>) =
+            there.iter().partition(|backup| backup.lineage() == 0);
+        let (there, unknown) = if of_it.is_empty() { (unknown, of_it) } else { (of_it, unknown) };
         let full = there.iter().rposition(|backup| !backup.is_part);
         let (Some(newest), Some(taken)) = (there.last(), full.map(|at| there[at]).or(there.last().copied()))
         else {
@@ -74,6 +77,12 @@ impl Inventory {
         };
         let mut told: Vec<String> =
             self.unreadable.iter().map(|unreadable| format!("{unreadable}: it is passed over")).collect();
+        told.extend(unknown.last().map(|backup| {
+            format!(
+                "backups that do not say of which cluster they are (the newest is {}) are passed over",
+                backup.name
+            )
+        }));
         let (name, tables) = (&newest.name, newest.table_names().join(", "));
         if taken.is_part {
             told.push(format!(
@@ -91,11 +100,14 @@ impl Inventory {
     fn check_one_cluster(&self) -> Result<()> {
         let newest: BTreeMap<u64, &str> =
             self.backups.iter().map(|backup| (backup.lineage(), backup.name.as_str())).collect();
-        if newest.len() <= 1 {
+        // (Some may not say it.)
+        if newest.keys().filter(|lineage| **lineage != 0).count() <= 1 {
             return Ok(());
         }
-        let told: Vec<String> =
-            newest.iter().map(|(lineage, name)| format!("{lineage:016x} (the newest is {name})")).collect();
+        let told: Vec<String> = newest
+            .iter()
+            .map(|(lineage, name)| format!("{} (the newest is {name})", lineage_text(*lineage)))
+            .collect();
         Err(Error::invalid(format!(
             "this repository has backups of several clusters, of the lineages {}: name the backup with --name",
             told.join(", ")
@@ -123,6 +135,14 @@ impl Inventory {
              backups/{}/manifest from the repository, and prune again",
             unreadable.name
         )))
+    }
+}
+
+/// Of which cluster a backup is.
+pub fn lineage_text(lineage: u64) -> String {
+    match lineage {
+        0 => "unknown".to_owned(),
+        lineage => format!("{lineage:016x}"),
     }
 }
 
@@ -233,6 +253,24 @@ mod tests {
             let told = "0000000000000001 (the newest is a), 0000000000000002 (the newest is c)";
             assert!(error.kind == ErrorKind::Invalid && error.message.contains(told), "{error}");
         }
+    }
+
+    #[tokio::test]
+    async fn backups_that_do_not_say_whose_they_are_are_passed_over_beside_those_of_one_cluster() {
+        let repository = repository();
+        of_another_cluster(&repository, "a", 1, 0, &[1]).await;
+        let read = async || Inventory::read(&repository).await.unwrap();
+        let alone = read().await.newest().unwrap();
+        assert_eq!((&*alone.backup.name, alone.told), ("a", vec![]));
+        backup(&repository, "b", 2, &[1]).await;
+        of_another_cluster(&repository, "c", 3, 0, &[1]).await;
+        let chosen = read().await.newest().unwrap();
+        assert_eq!(chosen.backup.name, "b");
+        let told = "backups that do not say of which cluster they are (the newest is c) are passed over";
+        assert_eq!(chosen.told, [told]);
+        of_another_cluster(&repository, "d", 4, 2, &[1]).await;
+        let error = read().await.newest().unwrap_err();
+        assert!(error.message.contains("lineages unknown (the newest is c), 0000000000000001"), "{error}");
     }
 
     #[tokio::test]

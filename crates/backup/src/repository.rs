@@ -6,17 +6,22 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use async_trait::async_trait;
 use bytes::Bytes;
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
-use object_store::{GetOptions, GetRange, ObjectStore, ObjectStoreExt, PutMode, WriteMultipart};
+use object_store::{
+    GetOptions, GetRange, MultipartUpload, ObjectStore, ObjectStoreExt, PutMode, PutPayload, PutResult,
+    UploadPart, WriteMultipart,
+};
 use parking_lot::Mutex;
 use sextant_common::error::{Error, Result};
 use sextant_environment::Env;
 use sextant_environment::vfs::OpenMode;
 use tokio::runtime::Handle;
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
 use crate::manifest::{self, Backup, File, check_name};
@@ -38,8 +43,8 @@ pub struct Repository {
     store: Arc<dyn ObjectStore>,
     /// A directory here: what is written is made durable.
     pub(crate) root: Option<PathBuf>,
-    /// Taking back the parts of files that nobody writes on.
-    abandoned: Arc<Mutex<JoinSet<()>>>,
+    /// Putting the parts of files together, or taking them back, whether anybody waits for it or not.
+    settling: Arc<Mutex<JoinSet<()>>>,
 }
 
 /// What a URL names.
@@ -108,7 +113,7 @@ impl Repository {
 
     /// In any store that `object_store` knows.
     pub fn over(env: &Env, store: Arc<dyn ObjectStore>) -> Self {
-        Self { env: env.clone(), store, root: None, abandoned: Arc::default() }
+        Self { env: env.clone(), store, root: None, settling: Arc::default() }
     }
 
     fn manifest(name: &str) -> Path {
@@ -264,10 +269,16 @@ impl Repository {
         }
     }
 
-    /// Returns when the parts of all files whose [`Writing`] was dropped are taken back.
+    /// Returns when of no file whose [`Writing`] was dropped there are parts: it was put together by then, or they are taken back.
     pub(crate) async fn settle(&self) {
-        let mut abandoned = std::mem::take(&mut *self.abandoned.lock());
-        while abandoned.join_next().await.is_some() {}
+        let mut settling = std::mem::take(&mut *self.settling.lock());
+        while settling.join_next().await.is_some() {}
+    }
+
+    fn settle_later(&self, runtime: &Handle, task: impl Future<Output = ()> + Send + 'static) {
+        let mut settling = self.settling.lock();
+        while settling.try_join_next().is_some() {}
+        settling.spawn_on(task, runtime);
     }
 
     /// Its bytes, in order. A connection that breaks off is made again, and the rest asked for.
@@ -359,6 +370,7 @@ impl Writing {
         self.first.extend_from_slice(piece);
         if self.first.len() > PART_BYTES {
             let upload = self.repository.store.put_multipart(&self.at).await.map_err(error)?;
+            let upload = Box::new(Upload { upload, is_incomplete: false });
             let mut parts = WriteMultipart::new_with_chunk_size(upload, PART_BYTES);
             parts.put(std::mem::take(&mut self.first).into());
             self.parts = Some(parts);
@@ -366,11 +378,11 @@ impl Writing {
         Ok(())
     }
 
-    /// If it fails, its parts are taken back.
+    /// If it fails, its parts are taken back. Dropped meanwhile it goes on, as it could not be taken back any more.
     pub async fn finish(mut self) -> Result<()> {
         match self.parts.take() {
             Some(parts) => {
-                if let Err(e) = parts.finish().await {
+                if let Err(e) = self.put_together(parts).await? {
                     self.is_there().await.then_some(()).ok_or_else(|| error(e))?;
                 }
             }
@@ -380,6 +392,13 @@ impl Writing {
             }
         }
         self.repository.sync(&self.at)
+    }
+
+    async fn put_together(&self, parts: WriteMultipart) -> Result<object_store::Result<()>> {
+        let (done, finished) = oneshot::channel();
+        let finish = async move { drop(done.send(parts.finish().await.map(drop))) };
+        self.repository.settle_later(&Handle::current(), finish);
+        finished.await.map_err(|_| Error::internal(format!("{}: nobody puts its parts together", self.at)))
     }
 
     /// Whether it was put together although that seemed to fail: an answer was lost, and another attempt found no parts any more.
@@ -399,7 +418,37 @@ impl Drop for Writing {
                 tracing::warn!("parts of {at} are left in the repository: {}", error(e));
             }
         };
-        self.repository.abandoned.lock().spawn_on(abort, &runtime);
+        self.repository.settle_later(&runtime, abort);
+    }
+}
+
+/// Whoever cannot put it together is told why, and not that it cannot be taken back any more either.
+#[derive(Debug)]
+struct Upload {
+    upload: Box<dyn MultipartUpload>,
+    is_incomplete: bool,
+}
+
+#[async_trait]
+impl MultipartUpload for Upload {
+    fn put_part(&mut self, part: PutPayload) -> UploadPart {
+        self.upload.put_part(part)
+    }
+
+    async fn complete(&mut self) -> object_store::Result<PutResult> {
+        let completed = self.upload.complete().await;
+        self.is_incomplete = completed.is_err();
+        completed
+    }
+
+    async fn abort(&mut self) -> object_store::Result<()> {
+        match self.upload.abort().await {
+            Err(e) if self.is_incomplete => {
+                tracing::warn!("what was to be put together is left in the repository: {}", error(e));
+                Ok(())
+            }
+            aborted => aborted,
+        }
     }
 }
 
@@ -413,6 +462,20 @@ mod tests {
         let repository = Repository::open(&Env::real(), dir.path().to_str().unwrap()).unwrap();
         let store = format!("{:?}", repository.store);
         assert!(store.contains("fsync: true"), "{store}");
+    }
+
+    #[tokio::test]
+    async fn who_cannot_put_a_file_together_is_told_why() {
+        let dir = tempfile::tempdir().unwrap();
+        let repository = Repository::open(&Env::real(), dir.path().to_str().unwrap()).unwrap();
+        let bytes = PART_BYTES + 1;
+        let file = File { id: crate::testing::sst(1).id, checksum: 1, bytes: bytes as u64 };
+        // A folder where the file is to be.
+        std::fs::create_dir_all(dir.path().join("tables").join(file.name())).unwrap();
+        let mut writing = repository.write_table(&file);
+        writing.write(&vec![0; bytes]).await.unwrap();
+        let error = writing.finish().await.unwrap_err();
+        assert!(error.message.contains("s a directory"), "{error}");
     }
 
     #[test]

@@ -79,19 +79,26 @@ async fn read(repository: &Repository, file: File, sst: &SstMeta, dir: &Path) ->
 }
 
 /// Damaged files are put elsewhere: as long as one has its name and its size, each new backup counts on
-/// it, though the cluster may still have the bytes. A line each.
-pub async fn set_aside(repository: &Repository, suspects: &[File]) -> Result<Vec<String>> {
+/// it, though the cluster may still have the bytes. A line each, also of those where that fails.
+pub async fn set_aside(repository: &Repository, suspects: &[File]) -> Vec<String> {
     let mut told = Vec::new();
     for file in suspects {
-        if is_damaged(repository, *file).await? {
-            let to = repository.set_table_aside(file).await?;
-            told.push(format!(
-                "{}: it is {to} now, and is copied again by the next backup that has it",
-                file.name()
-            ));
-        }
+        let line = match set_one_aside(repository, *file).await {
+            Ok(None) => continue,
+            Ok(Some(to)) => format!("it is {to} now, and is copied again by the next backup that has it"),
+            Err(e) => format!("it is not set aside: {e}"),
+        };
+        told.push(format!("{}: {line}", file.name()));
     }
-    Ok(told)
+    told
+}
+
+/// Where it is now; None: it is good.
+async fn set_one_aside(repository: &Repository, file: File) -> Result<Option<String>> {
+    Ok(match is_damaged(repository, file).await? {
+        true => Some(repository.set_table_aside(&file).await?),
+        false => None,
+    })
 }
 
 /// Once more: what came over a bad way, or is of a version that this program does not read, is not damaged.
@@ -137,10 +144,31 @@ mod tests {
         let verified = verify(&repository, &backup, None, &|_| ()).await.unwrap();
         let bad = backup.files()[0];
         assert_eq!((verified.bad.len(), &verified.suspects), (1, &vec![bad]));
-        let told = set_aside(&repository, &[bad, good]).await.unwrap();
+        let told = set_aside(&repository, &[bad, good]).await;
         assert!(told.len() == 1 && told[0].contains(&format!("it is damaged/{}", bad.name())), "{told:?}");
         assert_eq!(repository.tables().await.unwrap().into_keys().collect::<Vec<_>>(), [good.name()]);
         let kept = repository.list("damaged").await.unwrap();
         assert_eq!((kept.len(), kept[0].size), (1, 3));
+    }
+
+    #[tokio::test]
+    async fn one_file_that_cannot_be_set_aside_keeps_no_other_from_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let repository = Repository::open(&Env::real(), dir.path().to_str().unwrap()).unwrap();
+        backup(&repository, "a", 1, &[1, 2, 3]).await;
+        let [gone, bad, other] = repository.backup("a").await.unwrap().files()[..] else { panic!() };
+        std::fs::remove_file(dir.path().join("tables").join(gone.name())).unwrap();
+        let told = set_aside(&repository, &[gone, bad]).await;
+        assert!(
+            told.len() == 2 && told[0].starts_with(&format!("{}: it is not set aside: ", gone.name())),
+            "{told:?}"
+        );
+        assert!(told[1].contains(&format!("it is damaged/{}", bad.name())), "{told:?}");
+        // A file where the folder is to be.
+        std::fs::remove_dir_all(dir.path().join("damaged")).unwrap();
+        std::fs::write(dir.path().join("damaged"), "").unwrap();
+        let told = set_aside(&repository, &[other]).await;
+        assert!(told[0].contains("it is not set aside"), "{told:?}");
+        assert_eq!(repository.tables().await.unwrap().into_keys().collect::<Vec<_>>(), [other.name()]);
     }
 }

@@ -47,6 +47,8 @@ pub struct LogPage {
     pub ends_by_load: bool,
     /// The leader has nothing up to this time beyond `to`, by its clock; 0: not known.
     pub complete_until_ms: u64,
+    /// When it was read, by the clock of the server that read it; 0: not known.
+    pub now_ms: u64,
 }
 
 /// What there is after a position of a log.

@@ -19,6 +19,8 @@ use sextant_backup::{Backup, Repository, prune};
 use sextant_client::{Client, ErrorKind, LogReader, Operation, PartitionId, ScanOptions};
 use sextant_common::archive::LogAnswer;
 use sextant_common::ids::LogPosition;
+use sextant_environment::Env;
+use sextant_environment::clock::{ClockError, WrongClock};
 use sextant_environment::shutdown::{self, ShutdownTrigger};
 use sextant_memtable_server::Tuning;
 use sextant_tests::cluster::{Cluster, Maintenance, Options};
@@ -400,6 +402,7 @@ async fn written(reader: &LogReader, after: LogPosition, last: &str) -> Vec<Stri
         let mut pages = reader.follow(PartitionId(0), Some(after)).await.ok()?;
         while let Ok(answer) = pages.next().await {
             let LogAnswer::Page(page) = answer else { panic!("it is gone") };
+            assert!(page.now_ms > 0, "whoever answers says what time it is");
             for group in &page.groups {
                 let of_group = group.records().map(|(_, record)| record.key.to_vec());
                 keys.extend(of_group.map(|key| String::from_utf8(key).unwrap()));
@@ -452,5 +455,37 @@ async fn what_a_leader_does_not_know_since_it_was_started_again_another_replica_
     let other = LogPosition { term: 1 << 40, index: begin.index + 3 };
     let answer = answer(&reader, Some(other)).await;
     assert!(matches!(answer, LogAnswer::Gone { .. }), "{answer:?}");
+    c.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_follower_whose_clock_is_behind_writes_nothing_and_takes_nothing_back() {
+    let c = Cluster::start(options(2, KEPT)).await;
+    let dir = tempfile::tempdir().unwrap();
+    let repository = repository(&c, dir.path());
+    let operator = client(&c, 0).await;
+    let backup = create(&operator, &repository, &create::Options::default(), &silent).await.unwrap().backup;
+    let follower = Follower::start(&c, &repository).await;
+    operator.put("", "a", "1").await.unwrap();
+    let before = moment(&c).await;
+    reaches(&repository, &backup, before).await;
+    follower.stop().await;
+    let archived = repository.archive().await.unwrap();
+
+    operator.put("", "a", "2").await.unwrap();
+    let error = ClockError { wall_us: -600_000_000, drift_ppm: 0 };
+    let clock = Arc::new(WrongClock::new(c.env.clock.clone(), error));
+    let behind = Repository::open(&Env { clock, ..c.env.clone() }, dir.path().to_str().unwrap()).unwrap();
+    let follower = Follower::start(&c, &behind).await;
+    let is_told = || follower.told.lock().iter().any(|line| line.contains("s behind the leaders'"));
+    eventually("it is told", async || is_told().then_some(())).await;
+    follower.stop().await;
+    let there = repository.archive().await.unwrap();
+    assert_eq!((there.segments, there.marks), (archived.segments, archived.marks));
+
+    let follower = Follower::start(&c, &repository).await;
+    let after = moment(&c).await;
+    reaches(&repository, &backup, after).await;
+    follower.stop().await;
     c.shutdown().await;
 }

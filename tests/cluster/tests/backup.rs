@@ -223,6 +223,31 @@ async fn a_backup_under_load_is_restored_as_one_published_state_of_each_partitio
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tables_that_only_the_backup_or_only_the_cluster_has_are_compared_too() {
+    let c = Cluster::start(options(1)).await;
+    let dir = tempfile::tempdir().unwrap();
+    let repository = Repository::open(&c.env, dir.path().to_str().unwrap()).unwrap();
+    let operator = client(&c, 0).await;
+    let make = async |table: &str| {
+        operator.ensure_table(table, &Default::default()).await.unwrap();
+        operator.put(table, "key", "value").await.unwrap();
+    };
+    make("gone").await;
+    make("stays").await;
+    let all = create(&operator, &repository, &create::Options::default(), &silent).await.unwrap().backup;
+    let named =
+        create::Options { name: Some("part".into()), tables: vec!["stays".into()], ..Default::default() };
+    let part = create(&operator, &repository, &named, &silent).await.unwrap().backup;
+    operator.drop_table("gone").await.unwrap();
+    make("new").await;
+    let compared = compare::compare(&operator, &repository, &all, None, &silent).await.unwrap();
+    assert_eq!((compared.equal, compared.differing, compared.more), (1, 1, 1), "{compared:?}");
+    let compared = compare::compare(&operator, &repository, &part, None, &silent).await.unwrap();
+    assert!(compared.is_equal() && compared.equal == 1, "{compared:?}");
+    c.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_has_expired_since_the_backup_is_not_seen_after_a_restore() {
     let c = Cluster::start(options(1)).await;
     let dir = tempfile::tempdir().unwrap();

@@ -19,10 +19,11 @@ use sextant_common::ids::PartitionId;
 use sextant_environment::shutdown::{self, Shutdown, ShutdownTrigger};
 use tokio::sync::Semaphore;
 
+use super::clocks::{Clocks, Now, Time};
 use super::gather::Gatherer;
 use super::reached::{Mark, Own};
 use super::segment::{History, Name, Segment, encode};
-use super::start::{Begun, Known, begin, limit_ms, now_ms, open};
+use super::start::{Begun, Known, begin, open};
 use super::time_text_if_any;
 use crate::Progress;
 use crate::repository::Repository;
@@ -64,9 +65,21 @@ pub async fn follow(
     let partitions = client.partitions().await?;
     let readers = (0..=partitions / PARTITIONS_PER_CONNECTION).map(|_| Mutex::default()).collect();
     let (own, known, turns) = (Mutex::default(), Default::default(), Semaphore::new(BEGIN_AT_ONCE));
+    let clocks = Mutex::default();
     let (end, ending) = shutdown::channel();
-    let following =
-        Following { client, repository, every, stop: ending, end, progress, readers, own, known, turns };
+    let following = Following {
+        client,
+        repository,
+        every,
+        stop: ending,
+        end,
+        progress,
+        readers,
+        own,
+        known,
+        clocks,
+        turns,
+    };
     let all = join_all((0..partitions).map(|p| following.partition(PartitionId(p))));
     let all_begun = partitions as usize;
     let stopped = async {
@@ -99,6 +112,7 @@ struct Following<'a> {
     own: Mutex<Own>,
     /// And when it was read.
     known: tokio::sync::Mutex<Option<(u64, Arc<Known>)>>,
+    clocks: Mutex<Clocks>,
     turns: Semaphore,
 }
 
@@ -229,6 +243,13 @@ impl Following<'_> {
         }
     }
 
+    /// When a page has come, which may say what time it is there.
+    fn now(&self, partition: PartitionId, page: &LogPage) -> Now {
+        let (here, mut clocks) = (Time::of(self.repository), self.clocks.lock());
+        clocks.hear(partition, page, here);
+        clocks.now(here)
+    }
+
     async fn is_stopped_within(&self, pause: Duration) -> bool {
         let mut stop = self.stop.clone();
         tokio::select! {
@@ -259,7 +280,7 @@ impl Following<'_> {
                 return Err(Error::retry("its log goes on faster than it is read").into());
             };
             let now_ns = self.repository.env.clock.holder_ns();
-            gathered.gatherer.set_now(now_ms(self.repository));
+            gathered.gatherer.set_now(self.now(partition, &page));
             let cut = gathered.gatherer.take(page, now_ns)?;
             gathered.unwritten.extend(cut);
             if let Some(odd) = gathered.gatherer.take_odd() {
@@ -286,7 +307,7 @@ impl Following<'_> {
         }
         let known = self.known().await?;
         let Begun { history, after, mut said, stretch, oldest, first, pages, told } =
-            begin(&reader, self.repository, &known, partition, &self.turns).await?;
+            begin(&reader, self.repository, &known, &self.clocks, partition, &self.turns).await?;
         told.into_iter().for_each(self.progress);
         // (What was said last may not be written yet.)
         said.extend(self.own.lock().mark(&history).map(|mark| (mark.archived, mark.until_ms)));
@@ -318,8 +339,8 @@ impl Following<'_> {
         if last.as_ref() == Some(&newest) {
             return Ok(());
         }
-        let (name, limit_ms) = (format!("{:016x}", first.1), limit_ms(self.repository));
-        let written = self.repository.add_marks(&name, &own, limit_ms).await?;
+        let (name, now) = (format!("{:016x}", first.1), self.clocks.lock().now(Time::of(self.repository)));
+        let written = self.repository.add_marks(&name, &own, now).await?;
         self.own.lock().remember(written);
         *last = Some(newest);
         Ok(())

@@ -1,7 +1,7 @@
 //! Pages of a log become segments. Pure: pages and times in, segments out.
 //!
 //! Invariant: what a segment or a mark has said to be complete until some time stays so. A group that comes later with an earlier time
-//! (the next leader's clock is behind) gets a later one.
+//! (the next leader's clock is behind) gets a later one. And nothing gets another time because the clock [here](super::clocks) is behind.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -10,9 +10,10 @@ use sextant_common::archive::{LogGroup, LogPage, LogTable};
 use sextant_common::error::{Error, Result};
 use sextant_common::ids::{LogPosition, TableId};
 
+use super::clocks::Now;
 use super::reached::Mark;
 use super::segment::{History, Name, Segment};
-use super::{AHEAD_MS_MAX, time_text};
+use super::time_text;
 
 /// A segment is not larger by more than a page.
 const BYTES_MAX: usize = 8 * 1024 * 1024;
@@ -35,9 +36,7 @@ pub struct Gatherer {
     passed_ms: u64,
     /// By position: what comes after it is later than this. Those that were not passed yet.
     to_pass: VecDeque<(LogPosition, u64)>,
-    /// By the clock here. Times that are later by more than clocks may differ are no times.
-    now_ms: u64,
-    limit_ms: u64,
+    now: Now,
     /// To be told; None: nothing, or it was told.
     odd: Option<String>,
     has_told: bool,
@@ -69,8 +68,7 @@ impl Gatherer {
             said_ms: said.iter().map(|(_, until_ms)| *until_ms).max().unwrap_or(0),
             passed_ms: 0,
             to_pass,
-            now_ms: u64::MAX,
-            limit_ms: u64::MAX,
+            now: Now::NEVER,
             odd: None,
             has_told: false,
             complete_ms: 0,
@@ -85,9 +83,8 @@ impl Gatherer {
         self.to
     }
 
-    /// By one's own clock.
-    pub fn set_now(&mut self, now_ms: u64) {
-        (self.now_ms, self.limit_ms) = (now_ms, now_ms.saturating_add(AHEAD_MS_MAX));
+    pub fn set_now(&mut self, now: Now) {
+        self.now = now;
     }
 
     /// Times that cannot be: once.
@@ -95,12 +92,19 @@ impl Gatherer {
         self.odd.take()
     }
 
-    fn is_odd(&mut self, ms: u64, what: &str) -> bool {
-        let is_odd = ms > self.limit_ms;
-        if is_odd && !std::mem::replace(&mut self.has_told, true) {
+    /// Whether times that cannot be are known for such.
+    fn check_times(&mut self, page: &LogPage) -> Result<()> {
+        let newest_ms = page.groups.iter().map(|group| group.time_ms).max().unwrap_or(0);
+        let (what, ms) = match (self.now.is_odd(page.complete_until_ms), self.now.is_odd(newest_ms)) {
+            (true, _) => ("a leader says that it is complete until", page.complete_until_ms),
+            (_, true) => ("what was written has the time", newest_ms),
+            _ => return Ok(()),
+        };
+        self.now.check()?;
+        if !std::mem::replace(&mut self.has_told, true) {
             self.odd = Some(format!("{what} {}, far in the future by the clock here", time_text(ms)));
         }
-        is_odd
+        Ok(())
     }
 
     fn pass(&mut self, before: LogPosition) {
@@ -110,12 +114,13 @@ impl Gatherer {
         }
     }
 
-    /// What is to be written now, in this order.
+    /// What is to be written now, in this order. If it fails nothing was taken.
     pub fn take(&mut self, page: LogPage, now_ns: u64) -> Result<Vec<Segment>> {
         if page.lineage != self.history.lineage || page.after != self.to {
             let (from, at) = (page.after, self.to);
             return Err(Error::internal(format!("pages of the log come from {from} on, and not from {at}")));
         }
+        self.check_times(&page)?;
         let mut cut = Vec::new();
         let waits = self.to != self.archived;
         if waits && !page.is_empty() && page.to.term != self.to.term {
@@ -126,14 +131,14 @@ impl Gatherer {
             self.complete_ms = 0;
         }
         self.to = page.to;
-        if !self.is_odd(page.complete_until_ms, "a leader says that it is complete until") {
+        if !self.now.is_odd(page.complete_until_ms) {
             self.complete_ms = self.complete_ms.max(page.complete_until_ms);
         }
         self.tables.extend(page.tables.into_iter().map(|table| (table.id, table)));
         for mut group in page.groups {
             // It was written before it came here. (A leader that has had such a time once gives all that it writes later times.)
-            if self.is_odd(group.time_ms, "what was written has the time") {
-                group.time_ms = self.now_ms;
+            if self.now.is_odd(group.time_ms) {
+                group.time_ms = self.now.ms;
             }
             self.pass(LogPosition { term: page.to.term, index: group.index });
             let said_ms = self.said_ms.max(self.passed_ms);
@@ -202,6 +207,8 @@ mod tests {
     use proptest::prelude::*;
     use sextant_common::ids::PartitionId;
 
+    use super::super::AHEAD_MS_MAX;
+    use super::super::clocks::tests::now;
     use super::super::coverage::{Coverage, End};
     use super::super::segment::{decode, encode};
     use super::*;
@@ -218,7 +225,7 @@ mod tests {
         let groups: Vec<LogGroup> =
             groups.iter().map(|(index, ms)| group(*index, *ms, &[("k", Some("v"))])).collect();
         let tables = if groups.is_empty() { Vec::new() } else { vec![log_table()] };
-        LogPage { lineage: 7, after, to, groups, tables, ends_by_load: false, complete_until_ms }
+        LogPage { lineage: 7, after, to, groups, tables, complete_until_ms, ..LogPage::default() }
     }
 
     fn gatherer() -> Gatherer {
@@ -302,12 +309,12 @@ mod tests {
     fn times_in_the_future_are_told_once_and_leaders_are_not_believed() {
         const NOW: u64 = 100_000;
         let mut g = gatherer();
-        g.set_now(NOW);
+        g.set_now(now(NOW, 0));
         g.take(page(at(1, 10), at(1, 10), &[], u64::MAX), 0).unwrap();
         assert!(g.take_odd().unwrap().contains("future"));
         assert_eq!(g.mark().until_ms, 0);
         g.take(page(at(1, 10), at(1, 12), &[(11, 900), (12, u64::MAX)], 0), 0).unwrap();
-        g.set_now(NOW + 10);
+        g.set_now(now(NOW + 10, 0));
         g.take(page(at(1, 12), at(1, 13), &[(13, u64::MAX)], u64::MAX), 0).unwrap();
         assert!(g.take_odd().is_none());
         let segment = g.rest().unwrap();
@@ -315,15 +322,40 @@ mod tests {
         assert_eq!(times, [900, NOW, NOW + 10], "they were written before they came");
         assert_eq!((segment.name.from_ms, segment.name.until_ms), (900, NOW + 9));
         let mut g = gatherer();
-        g.set_now(NOW);
+        g.set_now(now(NOW, 0));
         g.take(page(at(1, 10), at(1, 12), &[(11, NOW + AHEAD_MS_MAX + 1)], 0), 0).unwrap();
         assert!(g.take_odd().unwrap().contains("was written"));
     }
 
     #[test]
+    fn a_clock_here_that_is_behind_changes_no_times_and_nothing_is_written() {
+        const THERE: u64 = 1_000_000_000;
+        const BEHIND: u64 = 600_000;
+        let said = vec![(at(1, 10), THERE - 5000)];
+        let mut g = Gatherer::new(HISTORY, at(1, 10), said, Duration::from_secs(30));
+        let before = g.mark();
+        let pages = [
+            page(at(1, 10), at(1, 12), &[(11, THERE - BEHIND), (12, THERE - 2000)], 0),
+            page(at(1, 10), at(1, 10), &[], THERE),
+        ];
+        g.set_now(now(THERE - BEHIND, BEHIND));
+        for page in pages.clone() {
+            let told = g.take(page, 60 * SECOND).unwrap_err();
+            assert_eq!(&*told.message, "the clock here is 600 s behind the leaders'");
+            assert_eq!((g.mark(), g.rest(), g.take_odd()), (before, None, None));
+        }
+        // It is set, and goes on as if nothing had been.
+        g.set_now(now(THERE, 0));
+        let [written, _] = pages;
+        g.take(written, 60 * SECOND).unwrap();
+        let times: Vec<u64> = g.rest().unwrap().groups.iter().map(|group| group.time_ms).collect();
+        assert_eq!(times, [THERE - 4999, THERE - 2000]);
+    }
+
+    #[test]
     fn what_has_no_time_is_not_before_what_came_before_it() {
         let mut g = gatherer();
-        g.set_now(100_000);
+        g.set_now(now(100_000, 0));
         let ahead = 100_000 + AHEAD_MS_MAX;
         g.take(page(at(1, 10), at(1, 12), &[(11, ahead), (12, u64::MAX)], 0), 0).unwrap();
         let times: Vec<u64> = g.rest().unwrap().groups.iter().map(|group| group.time_ms).collect();
@@ -334,15 +366,15 @@ mod tests {
         /// However pages come, what the segments have is what the log had, and covers as much as is said.
         #[test]
         fn segments_are_a_chain_of_all_that_came(steps in prop::collection::vec((1u64..4, any::<bool>(), 0u64..40, 0u64..3, any::<bool>()), 1..40)) {
-            let (mut g, mut to, mut ms, mut now) = (gatherer(), at(1, 10), 1000, 0);
+            let (mut g, mut to, mut ms, mut now_ns) = (gatherer(), at(1, 10), 1000, 0);
             let (mut segments, mut written) = (Vec::new(), Vec::new());
             for (entries, writes, later, terms, complete) in steps {
                 let next = at(to.term + terms / 2, to.index + entries);
                 ms += later;
                 let groups = if writes { vec![(next.index, ms)] } else { vec![] };
                 written.extend(groups.iter().map(|(index, _)| *index));
-                now += later * SECOND;
-                segments.extend(g.take(page(to, next, &groups, if complete { ms } else { 0 }), now).unwrap());
+                now_ns += later * SECOND;
+                segments.extend(g.take(page(to, next, &groups, if complete { ms } else { 0 }), now_ns).unwrap());
                 to = next;
                 let mark = g.mark();
                 let names: Vec<Name> = segments.iter().map(|s| s.name).collect();

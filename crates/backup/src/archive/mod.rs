@@ -7,6 +7,7 @@
 //! Invariant: what is said to be covered stays so. Everything up to that time is in segments that follow one another from the backup's
 //! position on, by term and index; what is archived later has a later time.
 
+mod clocks;
 pub mod coverage;
 pub mod follow;
 mod gather;

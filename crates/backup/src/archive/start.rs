@@ -3,26 +3,30 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use parking_lot::Mutex;
 use sextant_client::{FollowedLog, LogReader};
 use sextant_common::archive::{LogAnswer, LogPage};
 use sextant_common::error::{Error, Result};
 use sextant_common::ids::{LogPosition, PartitionId};
 use tokio::sync::Semaphore;
 
+use super::clocks::{Clocks, Now, Time};
 use super::coverage::{Coverage, End};
 use super::reached::{Mark, Marks, Stretch};
 use super::segment::{History, Name};
-use super::{AHEAD_MS_MAX, time_text_if_any};
+use super::time_text_if_any;
 use crate::Progress;
 use crate::inventory::{Inventory, Unreadable};
 use crate::repository::Repository;
+
+/// By position: what comes after it was said to be later than that.
+pub type Said = Vec<(LogPosition, u64)>;
 
 /// A log that is read from a position on.
 pub struct Begun {
     pub history: History,
     pub after: LogPosition,
-    /// What comes after the position was said to be later than that.
-    pub said: Vec<(LogPosition, u64)>,
+    pub said: Said,
     pub stretch: Stretch,
     /// Of backups.
     pub oldest: Option<LogPosition>,
@@ -120,22 +124,25 @@ impl There<'_> {
         self.backups.iter().map(|(_, position)| *position).min()
     }
 
-    /// What nobody is to be told otherwise of, and lines about times that cannot be.
-    fn said(&self, limit_ms: u64) -> (Vec<(LogPosition, u64)>, Vec<String>) {
+    /// What nobody is to be told otherwise of, and lines about times that cannot be; an error, if it is not known whether they can.
+    fn said(&self, now: Now) -> Result<(Said, Vec<String>)> {
         let (mut said, mut odd) = (Vec::new(), BTreeSet::new());
         for name in &self.segments {
             let times = [(name.after, name.from_ms.saturating_sub(1)), (name.to, name.until_ms)];
-            if times.iter().any(|(_, ms)| *ms > limit_ms) {
+            if times.iter().any(|(_, ms)| now.is_odd(*ms)) {
                 odd.insert(format!("segment {}/{name}", name.history));
             }
-            said.extend(times.into_iter().filter(|(_, ms)| *ms <= limit_ms));
+            said.extend(times.into_iter().filter(|(_, ms)| !now.is_odd(*ms)));
         }
         for (file, mark) in &self.marks {
-            if mark.until_ms > limit_ms {
+            if now.is_odd(mark.until_ms) {
                 odd.insert(format!("mark {file}"));
             } else {
                 said.push((mark.archived, mark.until_ms));
             }
+        }
+        if !odd.is_empty() {
+            now.check()?;
         }
         let told = |file| {
             let partition = self.history.partition;
@@ -143,7 +150,7 @@ impl There<'_> {
                 "partition {partition}: {file} has a time far in the future by the clock here, which is ignored"
             )
         };
-        (said, odd.into_iter().map(told).collect())
+        Ok((said, odd.into_iter().map(told).collect()))
     }
 
     /// What cannot be continued.
@@ -167,16 +174,6 @@ impl There<'_> {
     }
 }
 
-/// By the clock here.
-pub fn now_ms(repository: &Repository) -> u64 {
-    repository.env.clock.wall_guess_ns() / 1_000_000
-}
-
-/// Times that are later are none.
-pub fn limit_ms(repository: &Repository) -> u64 {
-    now_ms(repository).saturating_add(AHEAD_MS_MAX)
-}
-
 /// Opens it; None: it is not there from that position on.
 pub async fn open(
     reader: &LogReader,
@@ -195,6 +192,7 @@ pub async fn begin(
     reader: &LogReader,
     repository: &Repository,
     known: &Known,
+    clocks: &Mutex<Clocks>,
     partition: PartitionId,
     turns: &Semaphore,
 ) -> Result<Begun> {
@@ -218,6 +216,8 @@ pub async fn begin(
         if page.lineage != lineage {
             return Err(Error::retry(format!("partition {partition} was rebuilt just now")));
         }
+        let here = Time::of(repository);
+        clocks.lock().hear(partition, &page, here);
         let how = match (is_first, there.end() == Some(after)) {
             (_, true) => "goes on where the archive ends",
             (false, false) => "goes on from where a backup needs it",
@@ -226,7 +226,7 @@ pub async fn begin(
         told.push(format!("partition {partition}: it {how}, after entry {after}"));
         candidates.retain(|at, _| tried.contains(at));
         told.extend(candidates.iter().filter_map(|(end, backups)| there.gap(*end, backups)));
-        let (said, odd) = there.said(limit_ms(repository));
+        let (said, odd) = there.said(clocks.lock().now(here))?;
         told.extend(odd);
         let marks = there.marks.iter().map(|(_, mark)| mark.archived);
         let stretch = Stretch::new(after, &there.segments, marks);
@@ -238,6 +238,7 @@ pub async fn begin(
 
 #[cfg(test)]
 mod tests {
+    use super::super::clocks::tests::now;
     use super::*;
 
     const HISTORY: History = History { partition: PartitionId(3), lineage: 7 };
@@ -297,14 +298,24 @@ mod tests {
         let odd = Name { until_ms: u64::MAX, ..segment(5, 9) };
         let marks = vec![
             ("m1", Mark { archived: at(9), until_ms: 30 }),
-            ("m2", Mark { archived: at(9), until_ms: 5000 }),
+            ("m2", Mark { archived: at(9), until_ms: 600_000 }),
         ];
         let there = There { history: HISTORY, segments: vec![segment(1, 5), odd], backups: &[], marks };
-        let (said, told) = there.said(1000);
+        let (said, told) = there.said(now(1000, 0)).unwrap();
         assert_eq!(said, [(at(1), 9), (at(5), 20), (at(5), 9), (at(9), 30)]);
         assert!(
             told.len() == 2 && told[0].contains("mark m2") && told[1].contains(&odd.to_string()),
             "{told:?}"
         );
+    }
+
+    #[test]
+    fn a_clock_here_that_is_behind_ignores_nothing_that_was_said() {
+        let marks = vec![("m", Mark { archived: at(9), until_ms: 600_000 })];
+        let there = There { history: HISTORY, segments: vec![segment(1, 9)], backups: &[], marks };
+        let told = there.said(now(1000, 600_000)).unwrap_err();
+        assert_eq!(&*told.message, "the clock here is 600 s behind the leaders'");
+        assert!(there.said(Clocks::default().now(Time { ms: 1000, holder_ns: 0 })).is_err(), "nobody knows");
+        assert_eq!(there.said(now(600_000, 0)).unwrap().0.last(), Some(&(at(9), 600_000)));
     }
 }

@@ -7,9 +7,9 @@ use object_store::ObjectMeta;
 use object_store::path::Path;
 use sextant_common::error::Result;
 
+use super::clocks::{Now, Time};
 use super::reached::{self, Marks, Own};
 use super::segment::{self, History, Name, Segment};
-use super::start::limit_ms;
 use crate::framing::BYTES_MIN;
 use crate::repository::Repository;
 
@@ -71,7 +71,7 @@ fn mark_path(name: &str) -> Path {
 
 impl Repository {
     pub async fn archive(&self) -> Result<Archive> {
-        let mut archive = Archive { limit_ms: limit_ms(self), ..Archive::default() };
+        let mut archive = Archive { limit_ms: Time::of(self).limit_ms(), ..Archive::default() };
         for object in self.list(FOLDER).await? {
             let parts: Vec<String> = object.location.parts().map(|part| part.as_ref().to_owned()).collect();
             let [_, folder, name] = &parts[..] else { continue };
@@ -130,8 +130,9 @@ impl Repository {
         segment::decode(*name, &self.read_at_most(&path(name), SEGMENT_BYTES_MAX).await?)
     }
 
-    /// Adds what a follower says to what is there, without times that are later than `limit_ms`. (Of two at once the second may not see the first, which says it again next time.)
-    pub(crate) async fn add_marks(&self, name: &str, own: &Own, limit_ms: u64) -> Result<Marks> {
+    /// Adds what a follower says to what is there, without times that cannot be; nothing, if it is not known whether they can. (Of
+    /// two at once the second may not see the first, which says it again next time.)
+    pub(crate) async fn add_marks(&self, name: &str, own: &Own, now: Now) -> Result<Marks> {
         let mut there =
             match self.read_if_there(&mark_path(name)).await?.map(|bytes| reached::decode(name, &bytes)) {
                 Some(Ok(there)) => there,
@@ -141,7 +142,10 @@ impl Repository {
                 }
                 None => Marks::default(),
             };
-        there.values_mut().for_each(|of| of.retain(|_, until_ms| *until_ms <= limit_ms));
+        if there.values().flatten().any(|(_, until_ms)| now.is_odd(*until_ms)) {
+            now.check()?;
+        }
+        there.values_mut().for_each(|of| of.retain(|_, until_ms| !now.is_odd(*until_ms)));
         there.retain(|_, of| !of.is_empty());
         let merged = own.merged(there);
         self.write_marks(name, &merged).await?;
@@ -169,6 +173,7 @@ mod tests {
     use sextant_common::ids::{LogPosition, PartitionId};
     use sextant_environment::Env;
 
+    use super::super::clocks::tests::now;
     use super::super::reached::{Mark, Stretch};
     use super::*;
     use crate::testing::{archived, assert_archived, segment};
@@ -209,19 +214,22 @@ mod tests {
         let mut own = Own::default();
         let mark = Mark { archived: began, until_ms: 700 };
         own.begin(HISTORY, mark, Stretch::new(began, &[], []), None);
-        let merged = repository.add_marks("0000000000000007", &own, 1000).await.unwrap();
+        let merged = repository.add_marks("0000000000000007", &own, now(1000, 0)).await.unwrap();
         assert_eq!(merged[&HISTORY].values().copied().collect::<Vec<_>>(), [200, 700]);
         let archive = repository.archive().await.unwrap();
         assert_eq!(archive.marks["0000000000000007"], merged);
         // A time that cannot be does not stay.
         let mut odd = merged.clone();
-        odd.get_mut(&HISTORY).unwrap().insert(LogPosition { term: 1, index: 60 }, 5000);
+        odd.get_mut(&HISTORY).unwrap().insert(LogPosition { term: 1, index: 60 }, 600_000);
         repository.write_marks("0000000000000007", &odd).await.unwrap();
-        assert_eq!(repository.add_marks("0000000000000007", &own, 1000).await.unwrap(), merged);
+        let told = repository.add_marks("0000000000000007", &own, now(1000, 600_000)).await.unwrap_err();
+        assert_eq!(&*told.message, "the clock here is 600 s behind the leaders'");
+        assert_eq!(repository.archive().await.unwrap().marks["0000000000000007"], odd, "if that is known");
+        assert_eq!(repository.add_marks("0000000000000007", &own, now(1000, 0)).await.unwrap(), merged);
         // What it has read it knows when the file is lost.
         own.remember(merged.clone());
         repository.remove_marks("0000000000000007").await.unwrap();
-        assert_eq!(repository.add_marks("0000000000000007", &own, 1000).await.unwrap(), merged);
+        assert_eq!(repository.add_marks("0000000000000007", &own, now(1000, 0)).await.unwrap(), merged);
     }
 
     #[tokio::test]

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
-use futures::TryStreamExt;
 use futures::future::BoxFuture;
+use futures::{FutureExt, TryStreamExt};
 use hyper::Method;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use sextant_common::error::{ErrorKind, Result};
@@ -236,6 +236,19 @@ async fn who_stops_writing_takes_the_parts_back() {
     drop(writing);
     repository.settle().await;
     assert_eq!(s3.uploads(), 0);
+}
+
+#[tokio::test]
+async fn who_does_not_wait_for_the_end_of_a_file_leaves_no_parts() {
+    let s3 = Pretended::plain().await;
+    let repository = s3.repository();
+    let content = content(9 * MIB);
+    let mut writing = repository.write_table(&file(content.len()));
+    writing.write(&content).await.unwrap();
+    assert!(writing.finish().now_or_never().is_none(), "it is sent yet");
+    repository.settle().await;
+    assert_eq!(s3.uploads(), 0);
+    assert!(read(&repository, content.len()).await.unwrap() == content);
 }
 
 #[tokio::test]

@@ -10,7 +10,7 @@ use sextant_backup::archive::store::Archive;
 use sextant_backup::archive::verify::verify_log;
 use sextant_backup::archive::{time_of, time_text};
 use sextant_backup::create::{self, create_until};
-use sextant_backup::inventory::{Chosen, Inventory, Unreadable};
+use sextant_backup::inventory::{Chosen, Inventory, Unreadable, lineage_text};
 use sextant_backup::restore::{self, restore, restore_to};
 use sextant_backup::{Backup, Repository, compare, prune, verify};
 use sextant_common::cut::Cut;
@@ -139,9 +139,9 @@ async fn list(args: RepositoryArgs, stores: &Stores) -> CommandResult {
 /// What a list says of a backup.
 fn listed(backup: &Backup, archive: &Archive) -> String {
     let files = backup.files();
-    let bytes: u64 = files.iter().map(|file| file.bytes).sum();
+    let bytes = files.iter().map(|file| file.bytes).fold(0, u64::saturating_add);
     let ssts = backup.cuts.values().flat_map(Cut::ssts);
-    let records: u64 = ssts.map(|sst| sst.records - sst.tombstones).sum();
+    let records = ssts.map(|sst| sst.records.saturating_sub(sst.tombstones)).fold(0, u64::saturating_add);
     let tables = match backup.is_part {
         true => format!("only tables {}", backup.table_names().join(", ")),
         false => "all tables".to_owned(),
@@ -155,17 +155,9 @@ fn listed(backup: &Backup, archive: &Archive) -> String {
         format!("{bytes} bytes"),
         format!("at most {records} records"),
         Reach::of(backup, archive).to_string(),
-        lineage_text(backup),
+        format!("lineage {}", lineage_text(backup.lineage())),
     ];
     fields.join("\t")
-}
-
-/// Of which cluster it is.
-fn lineage_text(backup: &Backup) -> String {
-    match backup.lineage() {
-        0 => "lineage unknown".to_owned(),
-        lineage => format!("lineage {lineage:016x}"),
-    }
 }
 
 async fn verified(args: BackupVerifyArgs, stores: &Stores) -> CommandResult {
@@ -191,15 +183,15 @@ async fn verified(args: BackupVerifyArgs, stores: &Stores) -> CommandResult {
     for line in verified.bad.iter().chain(&log.bad) {
         writeln!(stdout, "{line}")?;
     }
-    if args.set_aside {
-        for line in verify::set_aside(&repository, &verified.suspects).await? {
-            writeln!(stdout, "{line}")?;
-        }
-    }
     let (files, bytes, records) = (verified.files, verified.bytes, verified.records);
     writeln!(stdout, "backup {}: {files} files are good, {bytes} bytes, {records} records", backup.name)?;
     let (segments, groups) = (log.segments, log.groups);
     writeln!(stdout, "{}: {segments} segments are good, {groups} groups", log.reach)?;
+    if args.set_aside {
+        for line in verify::set_aside(&repository, &verified.suspects).await {
+            writeln!(stdout, "{line}")?;
+        }
+    }
     match verified.bad.len() + log.bad.len() {
         0 => Ok(()),
         bad => Err(Failure::negative(format!("{bad} files of the backup, or of the log after it, are bad"))),
@@ -280,7 +272,8 @@ mod tests {
 
     use clap::Parser;
     use sextant_common::cut::CutTable;
-    use sextant_common::ids::{PartitionId, TableId};
+    use sextant_common::ids::{Epoch, LogPosition, PartitionId, SstId, TableId};
+    use sextant_common::manifest::SstMeta;
 
     use super::*;
     use crate::args::{Cli, Command};
@@ -312,6 +305,35 @@ mod tests {
         };
         let cuts = BTreeMap::from([(PartitionId(0), cut)]);
         Backup { name: name.into(), created_ms: 1_795_000_000_123, cuts, is_part }
+    }
+
+    /// With an SSTable of each of these: how many records, and how many of them are tombstones.
+    fn with_ssts(ssts: &[(u64, u64)]) -> Backup {
+        let mut backup = backup("a", &["t"], false);
+        let sst = |((records, tombstones), counter): (&(u64, u64), u32)| SstMeta {
+            id: SstId {
+                partition: PartitionId(0),
+                plan: LogPosition::default(),
+                epoch: Epoch::default(),
+                counter,
+            },
+            table: TableId(1),
+            records: *records,
+            tombstones: *tombstones,
+            min_key: "a".into(),
+            max_key: "b".into(),
+            min_seq: 1,
+            max_seq: 1,
+            file_bytes: 3,
+            checksum: 7,
+            generations: Default::default(),
+            range: Default::default(),
+            expiring: Default::default(),
+            replicas: Vec::new(),
+        };
+        let cut = backup.cuts.get_mut(&PartitionId(0)).unwrap();
+        cut.tables[0].ssts = Some(ssts.iter().zip(1..).map(sst).collect());
+        backup
     }
 
     #[tokio::test]
@@ -352,5 +374,26 @@ mod tests {
             "1 partitions\t0 SSTables\t0 bytes\tat most 0 records\tno log after it\tlineage 0000000000000001";
         assert_eq!(line(false), format!("a\t2026-11-18T11:06:40.123Z\tall tables\t{rest}"));
         assert_eq!(line(true), format!("a\t2026-11-18T11:06:40.123Z\tonly tables small, t\t{rest}"));
+    }
+
+    #[test]
+    fn a_list_counts_records_also_where_files_say_nonsense() {
+        let listed = |ssts: &[(u64, u64)]| listed(&with_ssts(ssts), &Archive::default());
+        assert!(listed(&[(5, 2), (3, 4)]).contains("\tat most 3 records\t"));
+        assert!(listed(&[(u64::MAX, 0), (2, 1)]).contains(&format!("\tat most {} records\t", u64::MAX)));
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_set_aside_is_a_finding_as_it_was() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = dir.path().to_str().unwrap();
+        let (repository, backup) = (Repository::open(&Env::real(), at).unwrap(), with_ssts(&[(1, 0)]));
+        repository.commit(&backup).await.unwrap();
+        std::fs::create_dir(dir.path().join("tables")).unwrap();
+        std::fs::write(dir.path().join("tables").join(backup.files()[0].name()), "bad").unwrap();
+        // A file where the folder is to be.
+        std::fs::write(dir.path().join("damaged"), "").unwrap();
+        let told = format!("{:?}", run(&["verify", at, "--set-aside"]).await.unwrap_err());
+        assert!(told.contains("1 files of the backup") && told.contains("Negative"), "{told}");
     }
 }

@@ -65,7 +65,8 @@ fn lags() -> Error {
 
 /// Of entries that come one after the other: those of the first one's term.
 fn page(after: LogPosition, entries: &[Entry], known: &KnownLog) -> Result<LogPage> {
-    let mut page = LogPage { lineage: known.lineage, after, to: after, ..LogPage::default() };
+    let (lineage, now_ms) = (known.lineage, known.now_ms);
+    let mut page = LogPage { lineage, after, to: after, now_ms, ..LogPage::default() };
     for entry in entries {
         let at = position_of(&entry.log_id);
         if !page.is_empty() && at.term != page.to.term {

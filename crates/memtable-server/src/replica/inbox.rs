@@ -156,6 +156,8 @@ pub struct KnownLog {
     pub dropped: Arc<DroppedTables>,
     /// By the leader's clock, nothing up to then comes after what is committed; 0: not known.
     pub complete_until_ms: u64,
+    /// By the clock here.
+    pub now_ms: u64,
 }
 
 /// What is to become of a table.

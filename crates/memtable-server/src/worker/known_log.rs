@@ -18,6 +18,7 @@ impl Replica {
             manifest: partition.manifest().clone(),
             dropped: partition.dropped().clone(),
             complete_until_ms: if is_all { now_ms.saturating_sub(1) } else { 0 },
+            now_ms,
         }
     }
 }

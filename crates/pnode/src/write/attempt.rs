@@ -8,7 +8,7 @@ use crate::upstream::WriteSays;
 /// What became of one attempt.
 pub(super) enum Attempt {
     Done(WriteOutcome),
-    /// Not executed, and not to be tried again.
+    /// Not to be tried again. Not executed, unless the error says that this is not known.
     Refused(Error),
     /// Not executed under this session, which the server does not know.
     UnknownSession,
@@ -35,7 +35,10 @@ pub(super) fn classify(says: WriteSays, ops: usize) -> Attempt {
     match status {
         S::Ok | S::ConditionFailed => match complete(results, ops) {
             Some(results) => Attempt::Done(WriteOutcome { applied: status == S::Ok, results }),
-            None => Attempt::Refused(Error::internal("the answer to a write lacks results")),
+            None => Attempt::Refused(Error::new(
+                if status == S::Ok { ErrorKind::OutcomeUnknown } else { ErrorKind::Internal },
+                "the answer to a write lacks results",
+            )),
         },
         S::StaleManifest => Attempt::Stale,
         S::NotLeader | S::UnknownPartition => {
@@ -82,6 +85,15 @@ mod tests {
         assert_eq!(e.kind, ErrorKind::OutcomeUnknown);
         let Attempt::Done(outcome) = classify(says(S::ConditionFailed), 1) else { panic!() };
         assert!(!outcome.applied);
-        assert!(matches!(classify(says(S::Ok), 2), Attempt::Refused(_)));
+    }
+
+    #[test]
+    fn a_write_that_was_executed_is_not_refused_because_its_answer_lacks_results() {
+        let refused = |status| match classify(says(status), 2) {
+            Attempt::Refused(e) => e.kind,
+            _ => panic!("{status:?}"),
+        };
+        assert_eq!(refused(WriteStatus::Ok), ErrorKind::OutcomeUnknown);
+        assert_eq!(refused(WriteStatus::ConditionFailed), ErrorKind::Internal);
     }
 }

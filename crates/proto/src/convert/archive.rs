@@ -21,6 +21,7 @@ impl From<LogAnswer> for v1::LogPage {
                 tables: page.tables.into_iter().map(Into::into).collect(),
                 ends_by_load: page.ends_by_load,
                 complete_until_ms: page.complete_until_ms,
+                now_ms: page.now_ms,
                 ..Self::default()
             },
         }
@@ -41,8 +42,16 @@ impl TryFrom<v1::LogPage> for LogAnswer {
         let (after, to) = (m.after.unwrap_or_default().into(), m.to.unwrap_or_default().into());
         let groups = groups(m.groups, after, to)?;
         let tables = tables(m.tables, &groups)?;
-        let (ends_by_load, complete_until_ms) = (m.ends_by_load, m.complete_until_ms);
-        Ok(LogAnswer::Page(LogPage { lineage, after, to, groups, tables, ends_by_load, complete_until_ms }))
+        Ok(LogAnswer::Page(LogPage {
+            lineage,
+            after,
+            to,
+            groups,
+            tables,
+            ends_by_load: m.ends_by_load,
+            complete_until_ms: m.complete_until_ms,
+            now_ms: m.now_ms,
+        }))
     }
 }
 

@@ -8125,6 +8125,9 @@ pub struct LogPage {
     /// By its clock, in milliseconds since 1970, the leader has nothing up to then beyond `to`. 0: not known.
     #[prost(uint64, tag = "9")]
     pub complete_until_ms: u64,
+    /// When it was read, by the clock of the server that read it, in milliseconds since 1970. 0: not known.
+    #[prost(uint64, tag = "10")]
+    pub now_ms: u64,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct LogGroup {
