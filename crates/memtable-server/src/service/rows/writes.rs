@@ -8,26 +8,31 @@ use sextant_common::error::Error;
 use sextant_environment::env::status_of;
 use sextant_proto::v1;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
-use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
-use super::answers::{Packed, Packer, Room, fit_one_message};
+use super::answers::{Packer, Room, fit_one_message};
 use super::{Replies, RowsShell, write_from_wire};
 use crate::replica::{Answer, ReplySink, WriteFate};
 
-/// Messages with answers that wait to be sent on a stream; in bytes they are bounded by the stream's room.
-const REPLIES_QUEUED: usize = 16;
 /// A write without a deadline of its own waits this long.
 const WRITE_DEADLINE: Duration = Duration::from_secs(10);
+
+/// Room that is closed with this.
+struct OnDrop(Room);
+
+impl Drop for OnDrop {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
 
 impl RowsShell {
     /// The writes of a stream, and the stream of their answers.
     pub(super) fn write_all(self, mut batches: Streaming<v1::WriteBatch>) -> Replies<v1::WriteBatchReply> {
         // Unbounded, but never more than the stream has room for.
-        let (to, mut answered) = mpsc::unbounded_channel();
+        let (to, answered) = mpsc::unbounded_channel();
         let room = Room::of_a_stream();
-        let (out, replies) = mpsc::channel::<Packed>(REPLIES_QUEUED);
-        let mut packer = self.packer();
+        let packer = self.packer();
         let takes_changes = packer.takes_changes.clone();
         let admitted = room.clone();
         tokio::spawn(async move {
@@ -46,16 +51,15 @@ impl RowsShell {
                 }
             }
         });
-        tokio::spawn(async move {
-            while let Some(packed) = packer.next(&mut answered).await {
-                if out.send(packed).await.is_err() {
-                    room.close();
-                    return;
-                }
-            }
-        });
-        // Room is given back when a message is taken: as much as the connection takes is sent.
-        Box::pin(ReceiverStream::new(replies).map(|packed| Ok(packed.message)))
+        // Room is given back when a message is taken: as much as the connection takes is sent. When nobody takes any more, nor is anything
+        // submitted.
+        let open = OnDrop(room);
+        let messages =
+            futures::stream::unfold((packer, answered, open), |(mut packer, mut answered, open)| async {
+                let packed = packer.next(&mut answered).await?;
+                Some((Ok(packed.message), (packer, answered, open)))
+            });
+        Box::pin(messages)
     }
 
     pub(super) async fn write_one(&self, batch: v1::WriteBatch) -> Result<v1::WriteBatchReply, Status> {

@@ -79,7 +79,8 @@ impl Leading {
             return Turn::Nothing;
         }
         let in_flight = replica.queue.in_flight(replica.partition.committed_index());
-        let takes_group = in_flight < replica.tuning.groups_in_flight && !holds;
+        let takes_group =
+            in_flight < replica.tuning.groups_in_flight && !holds && sequencer.is_worth_a_group(in_flight);
         // Raft cannot go on after a refused append: commands wait for room in the log.
         sequencer.next(replica.log_takes_commands().is_ok(), takes_group)
     }
@@ -196,6 +197,7 @@ impl Leading {
         if group.seqs() > 0 {
             replica.metrics.group_writes.observe(group.seqs() as f64);
         }
+        self.sequencer.newest_group = decided.len();
         let interval = replica.group_interval.as_nanos() as u64;
         let slowdown = replica.slowdown_ns(pressure);
         self.sequencer.next_at_ns = shared.env.clock.grantor_ns() + interval.max(slowdown);

@@ -23,6 +23,8 @@ const REFUSED_PAUSE_NS: u64 = 5_000_000;
 const COMMANDS_MAX: usize = 4096;
 /// Requests taken from the queue ahead of their turn: so that a deadline that passes is noticed.
 pub(in crate::worker) const BACKLOG_MAX: usize = 4096;
+/// Beside those in flight a group goes with so many writes at once.
+const GROUP_WRITES: usize = 64;
 /// What a write is told whose turn came after its deadline.
 const LATE: &str = "the write was not executed: its deadline passed before its turn";
 
@@ -57,6 +59,8 @@ pub(in crate::worker) struct Sequencer {
     /// Clients' commands and groups take turns.
     command_had_its_turn: bool,
     backlog: Backlog<QueuedWrite>,
+    /// Writes of the newest group.
+    newest_group: usize,
     /// Not before this time (grantor's clock).
     next_at_ns: u64,
 }
@@ -108,6 +112,13 @@ impl Sequencer {
     pub fn take_own(&mut self, kind: impl Fn(&Command) -> bool) -> Option<Box<PendingCommand>> {
         let at = self.own_commands.iter().position(|pending| kind(&pending.command))?;
         self.own_commands.remove(at)
+    }
+
+    /// Whether a group of what waits goes now. A group costs messages, turns and syncs, however small it is: what comes while one is
+    /// in flight goes beside it when it is as many, or goes next.
+    fn is_worth_a_group(&self, in_flight: usize) -> bool {
+        let enough = self.newest_group.min(GROUP_WRITES);
+        in_flight == 0 || self.backlog.len() >= enough || self.backlog.next_large_bytes().is_some()
     }
 
     /// Takes what is to be proposed next. `takes_command`, `takes_group`: whether there is room for one.
@@ -199,6 +210,23 @@ mod tests {
         sequencer.push(write(1, u64::MAX, &answers));
         assert_eq!(turns(&mut sequencer, true, true, 6), [8, 9, 0, 1, 0, 2]);
         assert_eq!(turns(&mut sequencer, true, false, 9), [3], "no group while enough are in flight");
+    }
+
+    #[test]
+    fn a_group_beside_one_in_flight_is_no_smaller() {
+        let (answers, _told) = mpsc::unbounded_channel();
+        let mut sequencer = Sequencer { newest_group: 2, ..Sequencer::default() };
+        sequencer.push(write(1, u64::MAX, &answers));
+        assert!(sequencer.is_worth_a_group(0) && !sequencer.is_worth_a_group(1));
+        sequencer.push(write(2, u64::MAX, &answers));
+        assert!(sequencer.is_worth_a_group(1));
+        sequencer.newest_group = 5 * GROUP_WRITES;
+        (2..GROUP_WRITES as u64).for_each(|id| sequencer.push(write(id, u64::MAX, &answers)));
+        assert!(sequencer.is_worth_a_group(1), "more is always enough");
+        let share = QueueShare::for_tests(1 << 20);
+        let mut sequencer = Sequencer { newest_group: 9, ..Sequencer::default() };
+        sequencer.push(QueuedWrite { share, ..write(1, u64::MAX, &answers) });
+        assert!(sequencer.is_worth_a_group(1), "a large one makes a large group");
     }
 
     #[test]
