@@ -1,5 +1,6 @@
 """What makes a write that is sent again take effect once: a session, and a number in it for each write."""
 
+import collections
 import threading
 import time
 
@@ -33,29 +34,41 @@ class Sessions:
 
     def __init__(self):
         self._changed = threading.Condition()
+        # Who waits for numbers, in the order of coming: a large batch is not passed by small writes for ever.
+        self._line = collections.deque()
         self._opening = threading.Lock()
         self._session = None
 
     def take(self, end, open_session, numbers=1):
         """A session and a number in it (and the next `numbers` - 1, unused); to be given back by `done`."""
+        me = object()
         with self._changed:
-            ticket = self._try_take(numbers)
-        while ticket is None:
-            if self._session is None:
-                with self._opening:
-                    # Somebody else may have opened one meanwhile.
-                    if self._session is None:
-                        opened = Session(open_session())
-                        with self._changed:
-                            self._session = opened
-            with self._changed:
-                ticket = self._try_take(numbers)
-                if ticket is None:
+            self._line.append(me)
+        try:
+            while True:
+                if self._session is None:
+                    self._open(open_session)
+                with self._changed:
+                    ticket = self._try_take(numbers) if self._line[0] is me else None
+                    if ticket is not None:
+                        return ticket
                     left = end - time.monotonic()
                     if left <= 0:
                         raise Error("overloaded", "too many writes of this client hang: its session is full")
                     self._changed.wait(left)
-        return ticket
+        finally:
+            with self._changed:
+                self._line.remove(me)
+                if self._line:
+                    self._changed.notify_all()
+
+    def _open(self, open_session):
+        with self._opening:
+            # Somebody else may have opened one meanwhile.
+            if self._session is None:
+                opened = Session(open_session())
+                with self._changed:
+                    self._session = opened
 
     def _try_take(self, numbers):
         session = self._session

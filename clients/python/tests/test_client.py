@@ -295,8 +295,17 @@ class WithoutACluster(unittest.TestCase):
         with self.assertRaises(sextant.Error):
             sessions.take(time.monotonic(), None, span(100_000))
         self.assertEqual(sessions.take(end, None)[1], 197)
+        # Who waits for many is not passed by those who want one.
+        taken = []
+        large = threading.Thread(target=lambda: taken.append(sessions.take(end, None, span(100_000))[1]))
+        large.start()
+        while not sessions._line:
+            time.sleep(0.001)
+        with self.assertRaises(sextant.Error):
+            sessions.take(time.monotonic(), None)
         sessions.done(*first)
-        self.assertEqual(sessions.take(end, None, span(100_000))[1], 198)
+        large.join()
+        self.assertEqual(taken, [198])
 
 
 if __name__ == "__main__":

@@ -138,6 +138,27 @@ impl DataDir {
         self.vfs.exists(&self.path(id))
     }
 
+    /// Whether the disk takes and keeps anything, or says that it is full.
+    pub fn answers(&self, id: SstId) -> std::io::Result<()> {
+        let path = self.temporary_path(id);
+        let tried = self.vfs.open(&path, OpenMode::CreateNew).and_then(|file| {
+            let written = file.write_all_at(&[0], 0).and_then(|()| file.sync_data());
+            let removed = self.vfs.remove_file(&path);
+            written.and(removed)
+        });
+        match tried {
+            Err(e)
+                if matches!(
+                    e.kind(),
+                    std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded
+                ) =>
+            {
+                Ok(())
+            }
+            tried => tried,
+        }
+    }
+
     /// A new empty file for a table that is about to be written.
     pub fn create_temporary(&self, id: SstId) -> Result<Temporary> {
         let path = self.temporary_path(id);

@@ -61,7 +61,14 @@ impl Store {
                     self.metrics.scrub_failures.inc();
                     all.damaged.push(entry.damage().unwrap_or("damaged").to_owned());
                 }
-                Err(e) => all.damaged.push(format!("SSTable {id}: {e}")),
+                Err(e) => {
+                    let is_away = e.kind == ErrorKind::Unavailable;
+                    all.damaged.push(format!("SSTable {id}: {e}"));
+                    if is_away {
+                        all.damaged.push("the others were not verified".to_owned());
+                        break;
+                    }
+                }
             }
         }
         all
@@ -101,7 +108,12 @@ impl Store {
                     found += 1;
                     self.metrics.scrub_failures.inc();
                 }
-                Err(e) => tracing::warn!("SSTable {id} could not be verified: {e}"),
+                Err(e) => {
+                    tracing::warn!("SSTable {id} could not be verified: {e}");
+                    if e.kind == ErrorKind::Unavailable {
+                        break;
+                    }
+                }
             }
         }
         found
@@ -186,18 +198,13 @@ impl Store {
         self.disk(IoKind::Read, read).await
     }
 
-    /// Whether the disk takes anything. One that is away (a path that was lost, a device that is reset) says of all that is on it what
+    /// Whether the disk is there (`Unavailable`). One that is away (a path that was lost, a device that is reset) says of all that is on it what
     /// a bad sector says of one table, and has all of it when it comes back.
     async fn check_disk(self: &Arc<Self>, id: SstId) -> Result<()> {
         let catalog = self.catalog.clone();
-        let tried = move || {
-            // (It goes when this is dropped.)
-            let probe = catalog.create_temporary(id)?;
-            probe.file().write_all_at(&[0], 0)?;
-            Ok(probe.file().sync_data()?)
-        };
-        let tried: Result<()> = self.disk(IoKind::Sync, tried).await;
-        tried.map_err(|e| Error::new(e.kind, format!("the disk returns nothing, and takes nothing: {e}")))
+        let tried = self.disk(IoKind::Sync, move || Ok(catalog.disk_answers(id)?)).await;
+        let is_away = |e: Error| format!("the disk returns nothing, and takes nothing: {e}");
+        tried.map_err(|e| Error::unavailable(is_away(e)))
     }
 
     /// Walks over all frames; true: one is wrong, and the table is marked with its offset.

@@ -21,7 +21,7 @@ use sextant_common::error::{Error, ErrorKind};
 
 pub use leader_lease::{Ack, LeaderLease, Quorums, Terms};
 pub use strangers::{Step, Strangers};
-pub use told::Told;
+pub use told::{Hearing, Told};
 pub use vote_guard::VoteGuard;
 
 /// What only a leader can do is asked of a server that does not lead.

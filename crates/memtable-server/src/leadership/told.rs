@@ -28,6 +28,37 @@ impl Told {
     }
 }
 
+/// Requests of which Raft is told one at a time.
+#[derive(Debug)]
+pub struct Hearing<R> {
+    is_under_way: bool,
+    /// The newest that came meanwhile.
+    next: Option<R>,
+}
+
+impl<R> Default for Hearing<R> {
+    fn default() -> Self {
+        Self { is_under_way: false, next: None }
+    }
+}
+
+impl<R> Hearing<R> {
+    /// What to tell it now. None: after what is under way.
+    pub fn begin(&mut self, request: R) -> Option<R> {
+        if std::mem::replace(&mut self.is_under_way, true) {
+            self.next = Some(request);
+            return None;
+        }
+        Some(request)
+    }
+
+    /// What is under way has ended: what to tell it next.
+    pub fn ended(&mut self) -> Option<R> {
+        self.is_under_way = self.next.is_some();
+        self.next.take()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -41,5 +72,13 @@ mod tests {
         assert!(!told.is_news(7, start + TOLD_EVERY_NS - 1));
         assert!(told.is_news(7, start + TOLD_EVERY_NS));
         assert!(told.is_news(8, start));
+    }
+
+    #[test]
+    fn of_what_comes_while_raft_is_told_of_one_it_is_told_the_newest() {
+        let mut hearing = Hearing::default();
+        assert_eq!([1, 2, 3].map(|request| hearing.begin(request)), [Some(1), None, None]);
+        assert_eq!([hearing.ended(), hearing.ended()], [Some(3), None]);
+        assert_eq!(hearing.begin(4), Some(4));
     }
 }

@@ -23,6 +23,8 @@ pub const RESULTS_MAX: usize = 4096;
 /// [`REMEMBERED_OPS_MAX`], so the largest request still is remembered). Beyond that, sessions that were unused for longest lose
 /// their answers ..
 pub const ALL_OPS_MAX: usize = 8 * REMEMBERED_OPS_MAX;
+/// (those that have hardly any keep them: nothing would be gained, and clients that write little may have to repeat something) ..
+const LIGHT_OPS: usize = ALL_OPS_AFTER / SESSIONS_MAX;
 /// .. until there are no more than so many: they are not looked through for each request.
 const ALL_OPS_AFTER: usize = 7 * REMEMBERED_OPS_MAX;
 
@@ -131,7 +133,7 @@ impl DuplicateTable {
 
     /// Whoever repeats a request of a session that loses its answers learns that it is too old, and not what became of it.
     fn make_room(&mut self, user: u64, undo: &mut Vec<SessionUndo>) {
-        let others = self.sessions.iter().filter(|(id, session)| **id != user && session.ops > 0);
+        let others = self.sessions.iter().filter(|(id, session)| **id != user && session.ops > LIGHT_OPS);
         // Ties are broken by id, so that every replica forgets the same.
         let mut others: Vec<_> = others.map(|(id, session)| (session.last_used_ms, *id)).collect();
         others.sort_unstable();
@@ -302,9 +304,11 @@ mod tests {
         };
         let mut s = DuplicateTable::default();
         let fit = (ALL_OPS_MAX / BATCH) as u64;
-        for session in 1..=fit + 1 {
+        for session in (1..=fit + 1).chain([99]) {
             s.open(session, 0);
         }
+        let light = RequestId { session: 99, number: 1, acked_below: 0 };
+        record(&mut s, &RequestResult { id: light, results: vec![RecordedOutcome::default()] }, 0);
         // 2 was used before 1, which was used when the others were.
         record(&mut s, &of(2, 1), 1);
         for session in (1..=fit).filter(|session| *session != 2) {
@@ -317,8 +321,9 @@ mod tests {
         let answered =
             |s: &DuplicateTable, session| matches!(s.seen(of(session, 1).id, 2), Seen::Duplicate(_));
         assert_eq!([1, 2, fit, fit + 1].map(|session| answered(&s, session)), [false, false, true, true]);
+        assert!(matches!(s.seen(light, 2), Seen::Duplicate(_)), "it takes no room");
         assert_eq!((s.seen(of(2, 1).id, 2), s.seen(of(2, 2).id, 2)), (Seen::TooOld, Seen::New));
         s.undo(undo);
-        assert_eq!((all(&s), s.ops), (before, BATCH * fit as usize));
+        assert_eq!((all(&s), s.ops), (before, BATCH * fit as usize + 1));
     }
 }

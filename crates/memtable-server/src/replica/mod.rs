@@ -10,6 +10,7 @@ mod loading;
 mod numbers;
 mod published;
 mod reply;
+mod snapshots_out;
 mod state;
 
 #[cfg(test)]
@@ -22,4 +23,5 @@ pub use loading::{Adopted, LoadJob, LoadPlace, Phase, Written};
 pub use numbers::{Members, Numbers, TableNumbers, Writes};
 pub use published::Published;
 pub use reply::{Answer, ReplySink, WriteFate};
+pub use snapshots_out::SnapshotsOut;
 pub use state::{Leader, ReplicaState};

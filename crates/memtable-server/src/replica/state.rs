@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use arc_swap::ArcSwap;
+use openraft::raft::AppendEntriesRequest;
 use parking_lot::Mutex;
 use sextant_common::cut::Cut;
 use sextant_common::expiry::Tick;
@@ -12,14 +13,15 @@ use sextant_common::ids::{ManifestVersion, NodeId, PartitionId, SstId};
 use sextant_common::manifest::{Manifest, Versions};
 use sextant_environment::Env;
 use sextant_environment::config::LeaseMode;
+use sextant_raft_log::TypeConfig;
 use sextant_rules::mutant::{self, Mutant};
 use sextant_rules::probe::PausePoint;
 use tokio::sync::{Notify, watch};
 
-use super::{CatchUp, LoadPlace, Numbers, Published};
+use super::{CatchUp, LoadPlace, Numbers, Published, SnapshotsOut};
 use crate::command::{Configuration, ConfigurationRules};
 use crate::incarnation::Incarnation;
-use crate::leadership::{LeaderLease, Strangers, Told, VoteGuard};
+use crate::leadership::{Hearing, LeaderLease, Strangers, Told, VoteGuard};
 use crate::lease::desk::LeaseDesk;
 use crate::lease::grantor::Now;
 use crate::lease::offer::{Claim, Offer};
@@ -82,8 +84,7 @@ pub struct ReplicaState {
     /// sstable servers that could not do what this replica asked of them, and until when others are asked first, on the grantor's clock.
     pub failing_ssts: Mutex<BTreeMap<NodeId, u64>>,
     pub catch_up: CatchUp,
-    /// Of snapshots, that others have taken of this server: who takes some is not at a standstill.
-    pub snapshot_pieces: AtomicU64,
+    pub snapshots_out: SnapshotsOut,
     /// Why the partition is not founded, if this server knows.
     pub unfounded: Mutex<Option<String>>,
     /// Numbers for /status, refreshed by the worker.
@@ -94,8 +95,8 @@ pub struct ReplicaState {
     pub queued_bytes: Arc<AtomicUsize>,
     /// When a follower last refused what this leader sent because it has no space (holder's clock); 0: none has.
     pub full_follower_ns: AtomicU64,
-    /// Raft has been handed a heartbeat that it has not answered.
-    pub hears_heartbeat: AtomicBool,
+    /// Heartbeats that Raft is told of.
+    pub hearing: Mutex<Hearing<AppendEntriesRequest<TypeConfig>>>,
     pub told: Told,
     /// Raft has refused a heartbeat: it has stopped.
     pub raft_refuses: AtomicBool,
@@ -147,12 +148,12 @@ impl ReplicaState {
             avoided_ssts: Mutex::default(),
             failing_ssts: Mutex::default(),
             catch_up: CatchUp::default(),
-            snapshot_pieces: AtomicU64::new(0),
+            snapshots_out: SnapshotsOut::default(),
             unfounded: Mutex::default(),
             numbers: Mutex::default(),
             ack_signalled: AtomicBool::new(false),
             queued_bytes: Arc::default(),
-            hears_heartbeat: AtomicBool::new(false),
+            hearing: Mutex::default(),
             told: Told::default(),
             raft_refuses: AtomicBool::new(false),
             log_write_ns: AtomicU64::new(0),

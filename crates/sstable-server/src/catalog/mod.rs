@@ -180,6 +180,11 @@ impl Catalog {
         &self.cache
     }
 
+    /// Whether the disk takes and keeps anything, or says that it is full.
+    pub fn disk_answers(&self, id: SstId) -> std::io::Result<()> {
+        self.dir.answers(id)
+    }
+
     pub fn create_temporary(&self, id: SstId) -> Result<Temporary> {
         self.dir.create_temporary(id)
     }

@@ -68,7 +68,9 @@ async fn what_the_disk_does_not_return_twice_is_damage_that_verification_finds()
     node.vfs.fail_next(IoKind::Sync, 1, Fault::Io, |_| true);
     assert_eq!(node.server.as_ref().unwrap().scrub_now().await, 0);
     assert!(!node.inventory().await[0].damaged);
+    // One that is full is there.
     node.vfs.fail_next(IoKind::Read, 2, Fault::Io, is_table);
+    node.vfs.fail_next(IoKind::Write, 1, Fault::NoSpace, |_| true);
     assert_eq!(node.server.as_ref().unwrap().scrub_now().await, 1);
     assert!(node.inventory().await[0].damaged, "the leader has it copied again");
 }

@@ -57,6 +57,8 @@ struct Memory {
     proposed: BTreeSet<(NodeId, SstId)>,
     /// No copies before this time: what was copied last is to be no faster than the configuration says.
     rests_until_ns: u64,
+    /// This leader does not serve since then.
+    rests_since_ns: Option<u64>,
     /// For how many tables' copies a new server waited in the round before, by server. None of one: there was none.
     lacking: HashMap<NodeId, u32>,
 }
@@ -78,14 +80,14 @@ pub async fn repair_loop(background: Background, mut shutdown: Shutdown) {
         // (What was proposed may be committed although a lease has lapsed meanwhile: it is remembered for the term.)
         let Some(term) = background.shared.serving() else {
             tell_nothing();
-            // Nobody was asked meanwhile.
-            memory.silent.clear();
             memory.lacking.clear();
+            memory.rests_since_ns.get_or_insert_with(|| background.shared.env.clock.grantor_ns());
             continue;
         };
         if memory.term != term {
             memory = Memory { term, ..Memory::default() };
         }
+        memory.goes_on(background.shared.env.clock.grantor_ns());
         round(&background, &mut memory).await;
     }
 }
@@ -149,6 +151,15 @@ async fn round(background: &Background, memory: &mut Memory) {
 }
 
 impl Memory {
+    /// While nobody was asked nobody was silent.
+    fn goes_on(&mut self, now: u64) {
+        let Some(since) = self.rests_since_ns.take() else { return };
+        let rested_ns = now.saturating_sub(since);
+        self.silent
+            .values_mut()
+            .for_each(|silent_since| *silent_since = silent_since.saturating_add(rested_ns));
+    }
+
     fn find<'h>(
         &mut self,
         background: &Background,

@@ -166,6 +166,17 @@ async fn what_a_round_has_found_is_said_once() {
     assert!(tier.told.lacking.lock().iter().all(|(_, said)| *said == Some(u32::MAX)));
 }
 
+#[test]
+fn a_server_is_silent_only_as_long_as_it_is_asked() {
+    let mut memory = Memory { silent: HashMap::from([(NodeId(1), 100)]), ..Memory::default() };
+    memory.goes_on(200);
+    assert_eq!(memory.silent[&NodeId(1)], 100);
+    memory.rests_since_ns = Some(300);
+    memory.goes_on(1_000);
+    memory.goes_on(2_000);
+    assert_eq!(memory.silent[&NodeId(1)], 800);
+}
+
 #[tokio::test]
 async fn what_somebody_else_deleted_is_no_orphan_any_more() {
     let background = Tier::start(0).await.background;

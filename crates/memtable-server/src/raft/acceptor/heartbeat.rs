@@ -60,17 +60,20 @@ pub fn answered(
     if !shared.told.is_news(commit, now_ns) {
         return true;
     }
-    // One at a time is enough to tell Raft that the leader lives, and what is committed.
-    let shared = shared.clone();
-    if !shared.hears_heartbeat.swap(true, Ordering::AcqRel) {
-        shared.told.note(commit, now_ns);
-        let (raft, request) = (raft.clone(), request.clone());
+    // One at a time is enough to tell Raft that the leader lives, and what is committed: the newest, for there may be no other.
+    if let Some(mut request) = shared.hearing.lock().begin(request.clone()) {
+        let (shared, raft) = (shared.clone(), raft.clone());
         tokio::spawn(async move {
-            if raft.append_entries(request).await.is_err() {
-                // It has stopped: nobody is to believe that this node follows.
-                shared.raft_refuses.store(true, Ordering::Release);
+            loop {
+                let commit = request.leader_commit.as_ref().map_or(0, |id| id.index + 1);
+                shared.told.note(commit, shared.env.clock.grantor_ns());
+                if raft.append_entries(request).await.is_err() {
+                    // It has stopped: nobody is to believe that this node follows.
+                    shared.raft_refuses.store(true, Ordering::Release);
+                }
+                let Some(next) = shared.hearing.lock().ended() else { return };
+                request = next;
             }
-            shared.hears_heartbeat.store(false, Ordering::Release);
         });
     }
     true

@@ -13,7 +13,6 @@ mod tests;
 use std::any::Any;
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -197,13 +196,16 @@ impl RaftNetworkV2<TypeConfig> for Network {
         let mut client =
             self.client.clone().ok_or_else(|| failed(&Error::unavailable("the node is not configured")))?;
         let abstention_ns = self.shared.guard.abstention_ns();
-        let messages =
-            wire::snapshot_to_wire(&self.address, &vote, &snapshot.meta, snapshot.snapshot.0, abstention_ns);
-        let shared = self.shared.clone();
-        let taken = move |_: &_| {
-            shared.snapshot_pieces.fetch_add(1, Ordering::Relaxed);
+        let data = snapshot.snapshot.0;
+        let messages: Vec<_> =
+            wire::snapshot_to_wire(&self.address, &vote, &snapshot.meta, data, abstention_ns).collect();
+        let (shared, to, all) = (self.shared.clone(), self.address.to, messages.len());
+        let leaves = move |(before, message)| {
+            shared.snapshots_out.left(to, before + 1, all);
+            message
         };
-        let message = futures::stream::iter(messages.inspect(taken));
+        let message = futures::stream::iter(messages.into_iter().enumerate().map(leaves));
+        let _attempt = self.shared.snapshots_out.attempt(to);
         tokio::select! {
             closed = cancel => Err(StreamingError::Closed(closed)),
             reply = call(SNAPSHOT_TIMEOUT, client.install_snapshot(message)) => {

@@ -156,11 +156,11 @@ impl Compactions {
         if limits.trigger == 0 || has_other {
             return wanted;
         }
-        let waits = |choice: &Choice<'_>| self.waits_until(table, choice.range).is_some_and(|at| at > now_ns);
+        let waits = |choice: &Choice<'_>| self.waits_until(table, choice.range).filter(|at| *at > now_ns);
         let is_other =
             |choice: &Choice<'_>| !tree.column_of(choice).any(|sst| self.is_demanded(table, &sst.id));
         let mut others: Vec<_> = tree.due(limits, is_busy).into_iter().filter(is_other).collect();
-        // (If all wait, the first tells until when.)
+        // (If all wait, it is the one that waits for the shortest, which tells until when.)
         others.sort_by_key(waits);
         others.truncate(1);
         others.into_iter().chain(wanted).collect()

@@ -1,7 +1,6 @@
 //! New servers become learners and get the log, before they may become voters.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use openraft::ChangeMembers;
@@ -15,7 +14,7 @@ use crate::replica::ReplicaState;
 
 /// A server that lacks no more than so many entries has "nearly the whole log".
 pub(super) const NEARLY: u64 = 256;
-/// A new server whose log does not grow for so long, and that takes no piece of a snapshot, is given up.
+/// A new server whose log does not grow for so long, and that takes nothing new of a snapshot, is given up.
 const STANDSTILL_NS: u64 = 5_000_000_000;
 /// A new server that has not caught up after so long never will.
 const LEARN_NS: u64 = 600_000_000_000;
@@ -34,9 +33,10 @@ pub(super) async fn learn(
         let added = raft.change_membership_if(ChangeMembers::AddNodes(unknown), true, [in_term(term)]).await;
         added.map_err(|e| Error::retry(format!("Raft takes no learners: {e}")))?;
     }
+    new.iter().for_each(|node| shared.snapshots_out.expect(*node));
     let metrics = raft.metrics();
     let started_ns = shared.env.clock.holder_ns();
-    let (mut most, mut pieces, mut grew_ns) = (0, 0, started_ns);
+    let (mut most, mut snapshots, mut grew_ns) = (0, Some(0), started_ns);
     loop {
         let (behind, have) = {
             let m = metrics.borrow_watched();
@@ -53,9 +53,9 @@ pub(super) async fn learn(
             return Ok(());
         }
         let now = shared.env.clock.holder_ns();
-        let taken = shared.snapshot_pieces.load(Ordering::Relaxed);
-        if have > most || taken != pieces {
-            (most, pieces, grew_ns) = (have.max(most), taken, now);
+        let so_far = shared.snapshots_out.so_far(behind.iter().copied());
+        if have > most || so_far != snapshots || so_far.is_none() {
+            (most, snapshots, grew_ns) = (have.max(most), so_far, now);
         }
         if now.saturating_sub(grew_ns) > STANDSTILL_NS || now.saturating_sub(started_ns) > LEARN_NS {
             return Err(Error::invalid(format!(
