@@ -52,6 +52,9 @@ class Sessions:
                     ticket = self._try_take(numbers) if self._line[0] is me else None
                     if ticket is not None:
                         return ticket
+                    if self._session is None:
+                        # It was forgotten since.
+                        continue
                     left = end - time.monotonic()
                     if left <= 0:
                         raise Error("overloaded", "too many writes of this client hang: its session is full")
@@ -69,6 +72,7 @@ class Sessions:
                 opened = Session(open_session())
                 with self._changed:
                     self._session = opened
+                    self._changed.notify_all()
 
     def _try_take(self, numbers):
         session = self._session

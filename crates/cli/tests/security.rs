@@ -707,6 +707,31 @@ fn keys_are_for_their_owner_and_nothing_is_overwritten() {
     run(&["cert", "user", "bob", "--dir", certs, "--renew"]);
 }
 
+#[test]
+fn a_renewed_certificate_has_the_host_names_of_the_one_before() {
+    let dir = tempfile::tempdir().unwrap();
+    let (config, certs) = (dir.path().join("config"), dir.path().join("certs"));
+    let (config, certs) = (config.to_str().unwrap(), certs.to_str().unwrap());
+    run(&["config", "init", "--memtable", "a,b,c", "--sstable", "d,e,f", "--pnode", "g", "--out", config]);
+    run(&["cert", "init", "--dir", certs]);
+    let file = format!("{config}/pnode-1.toml");
+    let path = Path::new(certs).join("pnode-1.pem");
+    let names = || {
+        let mut names = sextant_tls::host_names(&std::fs::read_to_string(&path).unwrap()).unwrap();
+        names.sort();
+        names
+    };
+    run(&["cert", "server", &file, "--dir", certs, "--host", "db.example.org"]);
+    let before = std::fs::read(&path).unwrap();
+    assert_eq!(names(), ["db.example.org", "localhost"]);
+    run(&["cert", "server", &file, "--dir", certs, "--renew", "--host", "g"]);
+    assert_ne!(std::fs::read(&path).unwrap(), before);
+    assert_eq!(names(), ["db.example.org", "g", "localhost"]);
+    std::fs::write(&path, "nothing").unwrap();
+    let output = sextant().args(["cert", "server", &file, "--dir", certs, "--renew"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "what it was for is not known");
+}
+
 /// The type that the files above are written as.
 #[test]
 fn the_section_tls_is_what_the_documents_say() {

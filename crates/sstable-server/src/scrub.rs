@@ -42,6 +42,10 @@ fn is_of_the_medium(e: &std::io::Error) -> bool {
     matches!(e.raw_os_error(), Some(libc::EIO | libc::EBADMSG | libc::EUCLEAN | libc::EILSEQ | libc::ENODATA))
 }
 
+fn is_away(e: &std::io::Error) -> bool {
+    matches!(e.raw_os_error(), Some(libc::ENXIO | libc::ENODEV))
+}
+
 impl Store {
     /// Reads all tables, at the configured pace.
     pub async fn verify_all(self: &Arc<Self>) -> Verified {
@@ -198,13 +202,17 @@ impl Store {
         self.disk(IoKind::Read, read).await
     }
 
-    /// Whether the disk is there (`Unavailable`). One that is away (a path that was lost, a device that is reset) says of all that is on it what
+    /// Whether the disk is there (`Unavailable`), and takes anything. One that is away (a path that was lost, a device that is reset) says of all that is on it what
     /// a bad sector says of one table, and has all of it when it comes back.
     async fn check_disk(self: &Arc<Self>, id: SstId) -> Result<()> {
         let catalog = self.catalog.clone();
-        let tried = self.disk(IoKind::Sync, move || Ok(catalog.disk_answers(id)?)).await;
-        let is_away = |e: Error| format!("the disk returns nothing, and takes nothing: {e}");
-        tried.map_err(|e| Error::unavailable(is_away(e)))
+        let tried = move || {
+            catalog.disk_answers(id).map_err(|e| match is_of_the_medium(&e) || is_away(&e) {
+                true => Error::unavailable(format!("the disk returns nothing, and takes nothing: {e}")),
+                false => e.into(),
+            })
+        };
+        self.disk(IoKind::Sync, tried).await
     }
 
     /// Walks over all frames; true: one is wrong, and the table is marked with its offset.

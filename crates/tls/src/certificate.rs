@@ -4,9 +4,11 @@ use std::time::Duration;
 
 use rustls::client::verify_server_cert_signed_by_trust_anchor;
 use rustls::crypto::WebPkiSupportedAlgorithms;
+use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::ParsedCertificate;
 use rustls::{CertificateError, RootCertStore};
+use sextant_common::error::{Error, Result};
 use sextant_environment::env::Identity;
 
 /// Of whom it is, if it names somebody of a cluster. The chain is not looked at.
@@ -14,6 +16,15 @@ pub(crate) fn identity_of(certificate: &CertificateDer<'_>) -> Option<Identity> 
     let names = webpki::EndEntityCert::try_from(certificate).ok()?;
     let mut names = names.valid_uri_names();
     names.find_map(Identity::parse)
+}
+
+/// The host names of the first certificate of a PEM file. (Not its addresses, which whoever verifies certificates does not tell.)
+pub fn host_names(pem: &str) -> Result<Vec<String>> {
+    let unreadable =
+        |e: &dyn std::fmt::Display| Error::invalid(format!("no certificate that can be read: {e}"));
+    let certificate = CertificateDer::from_pem_slice(pem.as_bytes()).map_err(|e| unreadable(&e))?;
+    let names = webpki::EndEntityCert::try_from(&certificate).map_err(|e| unreadable(&e))?;
+    Ok(names.valid_dns_names().map(str::to_owned).collect())
 }
 
 /// Whether a server's chain leads to an authority, now; and when the first certificate of it expires, in seconds since 1970.

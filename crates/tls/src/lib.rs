@@ -18,5 +18,6 @@ mod verify;
 #[cfg(test)]
 mod tests;
 
+pub use certificate::host_names;
 pub use files::{ClientFiles, Files};
 pub use network::TlsNetwork;

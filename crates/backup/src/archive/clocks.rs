@@ -5,7 +5,9 @@
 //! an earlier one. Of two clocks nobody knows which one is wrong.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use sextant_common::archive::LogPage;
 use sextant_common::error::{Error, Result};
 use sextant_common::ids::PartitionId;
@@ -16,6 +18,8 @@ use crate::repository::Repository;
 /// By so much leaders' clocks may be ahead of one that is right. (Far less than what is taken for no time: an answer takes a while.)
 const BEHIND_MS_MAX: u64 = AHEAD_MS_MAX / 2;
 const MS_NS: u64 = 1_000_000;
+/// Times that may be wrong come again within this, or it is another doubt.
+const DOUBT_NS: u64 = 60_000_000_000;
 
 /// By the clocks here.
 #[derive(Clone, Copy, Debug)]
@@ -39,57 +43,83 @@ impl Time {
 }
 
 /// What time it was where the log of each partition was read last, and when that was.
-#[derive(Debug, Default)]
-pub struct Clocks(BTreeMap<PartitionId, (u64, u64)>);
+#[derive(Debug)]
+pub struct Clocks {
+    partitions: usize,
+    said: BTreeMap<PartitionId, (u64, u64)>,
+    /// Since when, and when last, there were times that may be wrong (holder's clock): what was said before does not tell. The machine
+    /// here may have stood still since, and all of its clocks.
+    doubt: Option<(u64, u64)>,
+}
 
 impl Clocks {
+    pub fn of(partitions: u32) -> Arc<Mutex<Self>> {
+        let clocks = Self { partitions: partitions as usize, said: BTreeMap::new(), doubt: None };
+        Arc::new(Mutex::new(clocks))
+    }
+
     pub fn hear(&mut self, partition: PartitionId, page: &LogPage, at: Time) {
         // (An older server says it only where nothing comes next.)
         let said_ms = page.now_ms.max(page.complete_until_ms);
         if said_ms > 0 {
-            self.0.insert(partition, (said_ms, at.holder_ns));
+            self.said.insert(partition, (said_ms, at.holder_ns));
         }
     }
 
-    pub fn now(&self, here: Time) -> Now {
-        let passed_ms = |read_ns: u64| here.holder_ns.saturating_sub(read_ns) / MS_NS;
-        let there_ms = |(said_ms, read_ns): &(u64, u64)| said_ms.saturating_add(passed_ms(*read_ns));
-        let mut ahead: Vec<u64> =
-            self.0.values().map(|read| there_ms(read).saturating_sub(here.ms)).collect();
+    /// At least half of all leaders are ahead of the time here by no more. None: too few have said anything.
+    fn behind_ms(&mut self, here: Time) -> Option<u64> {
+        let now_ns = here.holder_ns;
+        let since_ns = match self.doubt {
+            Some((since_ns, last_ns)) if now_ns.saturating_sub(last_ns) < DOUBT_NS => since_ns,
+            _ => now_ns,
+        };
+        self.doubt = Some((since_ns, now_ns));
+        let passed_ms = |read_ns: u64| now_ns.saturating_sub(read_ns) / MS_NS;
+        let said = self.said.values().filter(|(_, read_ns)| *read_ns >= since_ns);
+        let mut ahead: Vec<u64> = said
+            .map(|(said_ms, read_ns)| said_ms.saturating_add(passed_ms(*read_ns)).saturating_sub(here.ms))
+            .collect();
         ahead.sort_unstable();
-        let half = ahead.len().saturating_sub(1) / 2;
-        Now { ms: here.ms, limit_ms: here.limit_ms(), behind_ms: ahead.get(half).copied() }
+        ahead.get(self.partitions.saturating_sub(1) / 2).copied()
     }
 }
 
-/// The time here, and what is known of how good it is.
-#[derive(Clone, Copy, Debug)]
+/// The time here, and who knows how good it is.
+#[derive(Clone, Debug)]
 pub struct Now {
-    pub ms: u64,
-    limit_ms: u64,
-    /// At least half of the leaders are ahead of it by no more. None: nobody has said anything.
-    behind_ms: Option<u64>,
+    here: Time,
+    /// None: nobody has to.
+    clocks: Option<Arc<Mutex<Clocks>>>,
 }
 
 impl Now {
     /// No time is later than it can be.
-    pub const NEVER: Self = Self { ms: u64::MAX, limit_ms: u64::MAX, behind_ms: None };
+    pub const NEVER: Self = Self { here: Time { ms: u64::MAX, holder_ns: 0 }, clocks: None };
+
+    pub fn new(here: Time, clocks: &Arc<Mutex<Clocks>>) -> Self {
+        Self { here, clocks: Some(clocks.clone()) }
+    }
+
+    pub fn ms(&self) -> u64 {
+        self.here.ms
+    }
 
     /// Far in the future by the clock here.
     pub fn is_odd(&self, ms: u64) -> bool {
-        ms > self.limit_ms
+        ms > self.here.limit_ms()
     }
 
     /// Before a time that is odd is taken for none.
     pub fn check(&self) -> Result<()> {
-        match self.behind_ms {
+        let Some(clocks) = &self.clocks else { return Ok(()) };
+        match clocks.lock().behind_ms(self.here) {
             Some(behind_ms) if behind_ms <= BEHIND_MS_MAX => Ok(()),
             Some(behind_ms) => {
                 let seconds = behind_ms.saturating_add(500) / 1000;
                 Err(Error::retry(format!("the clock here is {seconds} s behind the leaders'")))
             }
             None => Err(Error::retry(
-                "there are times far in the future by the clock here, and no leader has said what time it is",
+                "there are times far in the future by the clock here, and too few leaders have said what time it is",
             )),
         }
     }
@@ -108,61 +138,81 @@ pub mod tests {
 
     /// Where a leader is ahead by so much.
     pub fn now(ms: u64, behind_ms: u64) -> Now {
-        let mut clocks = Clocks::default();
-        hear(&mut clocks, 0, ms.saturating_add(behind_ms));
-        clocks.now(time(ms, 0))
+        let clocks = Clocks::of(1);
+        hear(&clocks, 0, ms.saturating_add(behind_ms), 0);
+        Now::new(time(ms, 0), &clocks)
     }
 
-    fn hear(clocks: &mut Clocks, partition: u32, now_ms: u64) {
-        clocks.hear(PartitionId(partition), &LogPage { now_ms, ..LogPage::default() }, time(0, 0));
+    fn hear(clocks: &Mutex<Clocks>, partition: u32, now_ms: u64, seconds: u64) {
+        let page = LogPage { now_ms, ..LogPage::default() };
+        clocks.lock().hear(PartitionId(partition), &page, time(0, seconds));
     }
 
-    /// Leaders that are ahead by so much each.
-    fn leaders(ahead_ms: &[u64]) -> Result<()> {
-        let mut clocks = Clocks::default();
+    /// Leaders that are ahead by so much each, of so many partitions.
+    fn leaders(ahead_ms: &[u64], partitions: u32) -> Result<()> {
+        let clocks = Clocks::of(partitions);
         ahead_ms
             .iter()
             .zip(0..)
-            .for_each(|(ms, partition)| hear(&mut clocks, partition, NOW.saturating_add(*ms)));
-        clocks.now(time(NOW, 0)).check()
+            .for_each(|(ms, partition)| hear(&clocks, partition, NOW.saturating_add(*ms), 0));
+        Now::new(time(NOW, 0), &clocks).check()
     }
 
     #[test]
     fn the_clock_here_is_right_if_half_of_the_leaders_are_not_ahead_of_it() {
+        let all = |ahead: &[u64]| leaders(ahead, ahead.len() as u32);
         for good in
             [&[0][..], &[BEHIND_MS_MAX], &[0, u64::MAX], &[10 * MINUTE, 0, 5], &[u64::MAX, 9, u64::MAX, 9]]
         {
-            leaders(good).unwrap();
+            all(good).unwrap();
         }
         for bad in [&[10 * MINUTE][..], &[BEHIND_MS_MAX + 1], &[10 * MINUTE, 10 * MINUTE, 0]] {
-            leaders(bad).unwrap_err();
+            all(bad).unwrap_err();
         }
-        let told = leaders(&[10 * MINUTE - 400; 3]).unwrap_err();
+        let told = all(&[10 * MINUTE - 400; 3]).unwrap_err();
         assert_eq!(&*told.message, "the clock here is 600 s behind the leaders'");
-        assert!(leaders(&[]).unwrap_err().message.contains("no leader has said"));
+        assert!(leaders(&[], 1).unwrap_err().message.contains("too few leaders have said"));
+        // The first one that is heard may be on this very machine.
+        assert!(leaders(&[0, 10 * MINUTE], 8).unwrap_err().message.contains("too few leaders have said"));
+        leaders(&[0, 10 * MINUTE, 0, 10 * MINUTE, 0, 0], 8).unwrap();
     }
 
     #[test]
     fn a_leader_that_is_behind_tells_nothing_against_the_clock_here() {
-        let mut clocks = Clocks::default();
-        hear(&mut clocks, 0, NOW - 10 * MINUTE);
-        clocks.now(time(NOW, 0)).check().unwrap();
+        let clocks = Clocks::of(1);
+        hear(&clocks, 0, NOW - 10 * MINUTE, 0);
+        Now::new(time(NOW, 0), &clocks).check().unwrap();
     }
 
     #[test]
     fn what_was_said_last_counts_and_goes_on_with_the_time_however_the_clock_here_is_set() {
-        let mut clocks = Clocks::default();
-        hear(&mut clocks, 0, u64::MAX);
-        hear(&mut clocks, 0, NOW);
-        clocks.now(time(NOW + 20 * MINUTE, 1200)).check().unwrap();
-        let told = clocks.now(time(NOW + 10 * MINUTE, 1200)).check().unwrap_err();
-        assert_eq!(&*told.message, "the clock here is 600 s behind the leaders'");
+        let clocks = Clocks::of(1);
+        let check = |ms, seconds| Now::new(time(ms, seconds), &clocks).check();
+        hear(&clocks, 0, u64::MAX, 0);
+        hear(&clocks, 0, NOW, 0);
+        check(NOW, 0).unwrap();
+        check(NOW + MINUTE / 2, 30).unwrap();
+        let told = check(NOW - 10 * MINUTE, 60).unwrap_err();
+        assert_eq!(&*told.message, "the clock here is 660 s behind the leaders'");
         // A page of an older server, which does not say it, changes nothing; one that is complete says it, too.
-        hear(&mut clocks, 0, 0);
-        clocks.now(time(NOW, 0)).check().unwrap();
+        hear(&clocks, 0, 0, 61);
+        check(NOW + MINUTE, 61).unwrap();
         let complete = LogPage { complete_until_ms: NOW + 10 * MINUTE, ..LogPage::default() };
-        clocks.hear(PartitionId(0), &complete, time(NOW, 0));
-        clocks.now(time(NOW, 0)).check().unwrap_err();
+        clocks.lock().hear(PartitionId(0), &complete, time(NOW, 62));
+        check(NOW, 62).unwrap_err();
+    }
+
+    #[test]
+    fn what_was_said_before_there_was_a_doubt_does_not_count() {
+        let clocks = Clocks::of(2);
+        let check = |ms, seconds| Now::new(time(ms, seconds), &clocks).check();
+        (0..2).for_each(|partition| hear(&clocks, partition, NOW, 0));
+        // The machine has stood still, and its clocks; only the first page since says so.
+        hear(&clocks, 0, NOW + 10 * MINUTE, 1);
+        check(NOW, 1).unwrap_err();
+        hear(&clocks, 1, NOW + 10 * MINUTE, 2);
+        check(NOW, 2).unwrap_err();
+        check(NOW + 10 * MINUTE, 3).unwrap();
     }
 
     #[test]

@@ -65,7 +65,7 @@ pub async fn follow(
     let partitions = client.partitions().await?;
     let readers = (0..=partitions / PARTITIONS_PER_CONNECTION).map(|_| Mutex::default()).collect();
     let (own, known, turns) = (Mutex::default(), Default::default(), Semaphore::new(BEGIN_AT_ONCE));
-    let clocks = Mutex::default();
+    let clocks = Clocks::of(partitions);
     let (end, ending) = shutdown::channel();
     let following = Following {
         client,
@@ -112,7 +112,7 @@ struct Following<'a> {
     own: Mutex<Own>,
     /// And when it was read.
     known: tokio::sync::Mutex<Option<(u64, Arc<Known>)>>,
-    clocks: Mutex<Clocks>,
+    clocks: Arc<Mutex<Clocks>>,
     turns: Semaphore,
 }
 
@@ -245,9 +245,9 @@ impl Following<'_> {
 
     /// When a page has come, which may say what time it is there.
     fn now(&self, partition: PartitionId, page: &LogPage) -> Now {
-        let (here, mut clocks) = (Time::of(self.repository), self.clocks.lock());
-        clocks.hear(partition, page, here);
-        clocks.now(here)
+        let here = Time::of(self.repository);
+        self.clocks.lock().hear(partition, page, here);
+        Now::new(here, &self.clocks)
     }
 
     async fn is_stopped_within(&self, pause: Duration) -> bool {
@@ -339,7 +339,7 @@ impl Following<'_> {
         if last.as_ref() == Some(&newest) {
             return Ok(());
         }
-        let (name, now) = (format!("{:016x}", first.1), self.clocks.lock().now(Time::of(self.repository)));
+        let (name, now) = (format!("{:016x}", first.1), Now::new(Time::of(self.repository), &self.clocks));
         let written = self.repository.add_marks(&name, &own, now).await?;
         self.own.lock().remember(written);
         *last = Some(newest);

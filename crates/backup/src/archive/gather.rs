@@ -138,7 +138,7 @@ impl Gatherer {
         for mut group in page.groups {
             // It was written before it came here. (A leader that has had such a time once gives all that it writes later times.)
             if self.now.is_odd(group.time_ms) {
-                group.time_ms = self.now.ms;
+                group.time_ms = self.now.ms();
             }
             self.pass(LogPosition { term: page.to.term, index: group.index });
             let said_ms = self.said_ms.max(self.passed_ms);

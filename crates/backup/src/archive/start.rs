@@ -2,6 +2,7 @@
 //! all of that is gone, as early as there is anything.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 use sextant_client::{FollowedLog, LogReader};
@@ -192,7 +193,7 @@ pub async fn begin(
     reader: &LogReader,
     repository: &Repository,
     known: &Known,
-    clocks: &Mutex<Clocks>,
+    clocks: &Arc<Mutex<Clocks>>,
     partition: PartitionId,
     turns: &Semaphore,
 ) -> Result<Begun> {
@@ -226,7 +227,7 @@ pub async fn begin(
         told.push(format!("partition {partition}: it {how}, after entry {after}"));
         candidates.retain(|at, _| tried.contains(at));
         told.extend(candidates.iter().filter_map(|(end, backups)| there.gap(*end, backups)));
-        let (said, odd) = there.said(clocks.lock().now(here))?;
+        let (said, odd) = there.said(Now::new(here, clocks))?;
         told.extend(odd);
         let marks = there.marks.iter().map(|(_, mark)| mark.archived);
         let stretch = Stretch::new(after, &there.segments, marks);
@@ -315,7 +316,8 @@ mod tests {
         let there = There { history: HISTORY, segments: vec![segment(1, 9)], backups: &[], marks };
         let told = there.said(now(1000, 600_000)).unwrap_err();
         assert_eq!(&*told.message, "the clock here is 600 s behind the leaders'");
-        assert!(there.said(Clocks::default().now(Time { ms: 1000, holder_ns: 0 })).is_err(), "nobody knows");
+        let nobody_knows = Now::new(Time { ms: 1000, holder_ns: 0 }, &Clocks::of(1));
+        assert!(there.said(nobody_knows).is_err());
         assert_eq!(there.said(now(600_000, 0)).unwrap().0.last(), Some(&(at(9), 600_000)));
     }
 }

@@ -87,7 +87,7 @@ pub struct IssueArgs {
     /// How long a certificate is valid
     #[arg(long, value_name = "N", default_value_t = 365)]
     pub days: u64,
-    /// Replace certificates that are there
+    /// Replace certificates that are there; host names of theirs are kept, addresses are to be named again
     #[arg(long)]
     pub renew: bool,
 }

@@ -4,6 +4,7 @@ use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use sextant_common::error::Error;
 use sextant_common::ids::NodeId;
 use sextant_dev_cluster::Role;
 use sextant_environment::Env;
@@ -13,6 +14,7 @@ use sextant_memtable_server::MemtableServerConfig;
 use sextant_pnode::PNodeConfig;
 use sextant_sstable_server::SstServerConfig;
 use sextant_tls::authority::{Authority, Issued};
+use sextant_tls::host_names;
 
 use crate::args::{CertCommand, CertInitArgs, CertServerArgs, CertUserArgs, IssueArgs};
 use crate::exit::{CommandResult, Failure};
@@ -50,10 +52,26 @@ fn servers(args: &CertServerArgs) -> CommandResult {
             )));
         }
         hosts.extend(args.host.iter().cloned());
+        if args.issue.renew {
+            hosts.extend(names_before(&args.issue.dir, party)?);
+        }
         let issued = authority.issue(Holder::Server(party), &hosts, now_s(), args.issue.days)?;
         write(&args.issue.dir, &party.to_string(), &issued, args.issue.renew)?;
     }
     Ok(())
+}
+
+/// The host names of the certificate that is to be replaced: a p-node's file does not say what clients call it.
+fn names_before(dir: &Path, party: Party) -> Result<Vec<String>, Failure> {
+    let path = dir.join(format!("{party}.pem"));
+    let pem = match std::fs::read_to_string(&path) {
+        Ok(pem) => pem,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(e) => return Err(failed(&path, &e)),
+    };
+    let told =
+        |e: Error| format!("{}: {}: remove it, and name its hosts (--host)", path.display(), e.message);
+    host_names(&pem).map_err(|e| Failure::usage(told(e)))
 }
 
 fn user(args: &CertUserArgs) -> CommandResult {

@@ -23,10 +23,12 @@ pub const RESULTS_MAX: usize = 4096;
 /// [`REMEMBERED_OPS_MAX`], so the largest request still is remembered). Beyond that, sessions that were unused for longest lose
 /// their answers ..
 pub const ALL_OPS_MAX: usize = 8 * REMEMBERED_OPS_MAX;
-/// (those that have hardly any keep them: nothing would be gained, and clients that write little may have to repeat something) ..
-const LIGHT_OPS: usize = ALL_OPS_AFTER / SESSIONS_MAX;
 /// .. until there are no more than so many: they are not looked through for each request.
 const ALL_OPS_AFTER: usize = 7 * REMEMBERED_OPS_MAX;
+/// Those with no more have room in any case, however many they are.
+const LIGHT_OPS: usize = ALL_OPS_AFTER / SESSIONS_MAX;
+/// A session that was not used for so long hardly has a request under way.
+const RESTS_MS: u64 = 60 * 1000;
 
 /// What is known of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -127,17 +129,24 @@ impl DuplicateTable {
         let before = Before::Recorded { number: request.id.number, forgotten, floor, last_used_ms };
         undo.push(SessionUndo { id: request.id.session, before });
         if self.ops > ALL_OPS_MAX {
-            self.make_room(request.id.session, undo);
+            self.make_room(request.id.session, now_ms, undo);
         }
     }
 
-    /// Whoever repeats a request of a session that loses its answers learns that it is too old, and not what became of it.
-    fn make_room(&mut self, user: u64, undo: &mut Vec<SessionUndo>) {
-        let others = self.sessions.iter().filter(|(id, session)| **id != user && session.ops > LIGHT_OPS);
-        // Ties are broken by id, so that every replica forgets the same.
-        let mut others: Vec<_> = others.map(|(id, session)| (session.last_used_ms, *id)).collect();
-        others.sort_unstable();
-        for (last_used_ms, id) in others {
+    /// Whoever repeats a request of a session that loses its answers, or has one under way, learns that it is too old, and not what
+    /// became of it. Those that rest go first, and of these the heavy ones; who is active and has few answers keeps them.
+    fn make_room(&mut self, user: u64, now_ms: u64, undo: &mut Vec<SessionUndo>) {
+        let places = self.sessions.iter().filter(|(id, session)| **id != user && session.ops > 0).filter_map(
+            |(id, session)| {
+                let rests = session.last_used_ms.saturating_add(RESTS_MS) <= now_ms;
+                let is_light = session.ops <= LIGHT_OPS;
+                // Ties are broken by id, so that every replica forgets the same.
+                (rests || !is_light).then_some((!rests, is_light, session.last_used_ms, *id))
+            },
+        );
+        let mut places: Vec<_> = places.collect();
+        places.sort_unstable();
+        for (_, _, last_used_ms, id) in places {
             if self.ops <= ALL_OPS_AFTER {
                 return;
             }
@@ -309,6 +318,7 @@ mod tests {
         }
         let light = RequestId { session: 99, number: 1, acked_below: 0 };
         record(&mut s, &RequestResult { id: light, results: vec![RecordedOutcome::default()] }, 0);
+        let seen_light = |s: &DuplicateTable| matches!(s.seen(light, 2), Seen::Duplicate(_));
         // 2 was used before 1, which was used when the others were.
         record(&mut s, &of(2, 1), 1);
         for session in (1..=fit).filter(|session| *session != 2) {
@@ -321,9 +331,18 @@ mod tests {
         let answered =
             |s: &DuplicateTable, session| matches!(s.seen(of(session, 1).id, 2), Seen::Duplicate(_));
         assert_eq!([1, 2, fit, fit + 1].map(|session| answered(&s, session)), [false, false, true, true]);
-        assert!(matches!(s.seen(light, 2), Seen::Duplicate(_)), "it takes no room");
+        assert!(seen_light(&s), "it takes no room");
         assert_eq!((s.seen(of(2, 1).id, 2), s.seen(of(2, 2).id, 2)), (Seen::TooOld, Seen::New));
         s.undo(undo);
         assert_eq!((all(&s), s.ops), (before, BATCH * fit as usize + 1));
+        // Who rests, light or not, goes before who is active.
+        record(&mut s, &of(1, 2), RESTS_MS);
+        record(&mut s, &of(fit + 1, 1), RESTS_MS + 1);
+        let forgotten = [!seen_light(&s), !answered(&s, 2), !answered(&s, 3)];
+        assert_eq!((forgotten, answered(&s, fit)), ([true; 3], true));
+        assert!(
+            matches!(s.seen(of(1, 2).id, 2), Seen::Duplicate(_)),
+            "the oldest of all, but it was used lately"
+        );
     }
 }

@@ -97,9 +97,14 @@ impl<T> PublishQueue<T> {
         self.entries.is_empty()
     }
 
-    /// Appended and not yet committed.
+    /// Appended and not yet committed, the newest first.
+    pub fn uncommitted(&self, committed_index: u64) -> impl Iterator<Item = &Appended<T>> {
+        self.entries.iter().rev().take_while(move |e| e.index > committed_index)
+    }
+
+    /// How many there are of these.
     pub fn in_flight(&self, committed_index: u64) -> usize {
-        self.entries.iter().rev().take_while(|e| e.index > committed_index).count()
+        self.uncommitted(committed_index).count()
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &Appended<T>> {

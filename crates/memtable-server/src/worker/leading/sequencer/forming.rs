@@ -78,9 +78,12 @@ impl Leading {
         if sequencer.proposal.is_some() || replica.shared.env.clock.grantor_ns() < sequencer.next_at_ns {
             return Turn::Nothing;
         }
-        let in_flight = replica.queue.in_flight(replica.partition.committed_index());
-        let takes_group =
-            in_flight < replica.tuning.groups_in_flight && !holds && sequencer.is_worth_a_group(in_flight);
+        let committed = replica.partition.committed_index();
+        // (Only groups have clients that wait for an entry. Commands are none: nobody waits for one of them to end.)
+        let groups = replica.queue.uncommitted(committed).filter(|entry| !entry.waiting.replies.is_empty());
+        let is_worth_it = sequencer.is_worth_a_group(groups.count());
+        let in_flight = replica.queue.in_flight(committed);
+        let takes_group = in_flight < replica.tuning.groups_in_flight && !holds && is_worth_it;
         // Raft cannot go on after a refused append: commands wait for room in the log.
         sequencer.next(replica.log_takes_commands().is_ok(), takes_group)
     }

@@ -116,9 +116,9 @@ impl Sequencer {
 
     /// Whether a group of what waits goes now. A group costs messages, turns and syncs, however small it is: what comes while one is
     /// in flight goes beside it when it is as many, or goes next.
-    fn is_worth_a_group(&self, in_flight: usize) -> bool {
+    fn is_worth_a_group(&self, groups_in_flight: usize) -> bool {
         let enough = self.newest_group.min(GROUP_WRITES);
-        in_flight == 0 || self.backlog.len() >= enough || self.backlog.next_large_bytes().is_some()
+        groups_in_flight == 0 || self.backlog.len() >= enough || self.backlog.next_large_bytes().is_some()
     }
 
     /// Takes what is to be proposed next. `takes_command`, `takes_group`: whether there is room for one.

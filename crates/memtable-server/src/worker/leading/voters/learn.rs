@@ -29,11 +29,11 @@ pub(super) async fn learn(
     unknown: BTreeMap<u64, Member>,
     new: BTreeSet<u64>,
 ) -> Result<()> {
+    new.iter().for_each(|node| shared.snapshots_out.expect(*node));
     if !unknown.is_empty() {
         let added = raft.change_membership_if(ChangeMembers::AddNodes(unknown), true, [in_term(term)]).await;
         added.map_err(|e| Error::retry(format!("Raft takes no learners: {e}")))?;
     }
-    new.iter().for_each(|node| shared.snapshots_out.expect(*node));
     let metrics = raft.metrics();
     let started_ns = shared.env.clock.holder_ns();
     let (mut most, mut snapshots, mut grew_ns) = (0, Some(0), started_ns);
