@@ -73,6 +73,18 @@ pub(super) fn unsupported(what: &str, why: &str) -> Reply {
     Reply::error(format!("UNSUPPORTED {what} is not supported: {why}"))
 }
 
+/// Subcommands that Redis has, and why there are none.
+const REFUSED: [(&str, &str, &str); 8] = [
+    ("ACL", "genpass", "passwords are drawn where they are kept"),
+    ("ACL", "log", "who was refused what is in the p-nodes' logs"),
+    ("ACL", "save", "users are in the cluster, not in a file"),
+    ("ACL", "load", "users are in the cluster, not in a file"),
+    ("ACL", "dryrun", "ask as that user"),
+    ("MEMORY", "malloc-stats", "what is used is in the metrics"),
+    ("LATENCY", "graph", "latencies are in the metrics"),
+    ("COMMAND", "getkeysandflags", "COMMAND GETKEYS names the keys"),
+];
+
 /// Of one that is not there; or what there is, if that is asked. `help`: the command in capitals.
 pub(super) fn unknown_subcommand(command: &Command<'_>, help: &str) -> Reply {
     if command.len() == 2
@@ -80,6 +92,10 @@ pub(super) fn unknown_subcommand(command: &Command<'_>, help: &str) -> Reply {
         && let Some(lines) = help::of(help)
     {
         return lines;
+    }
+    let is_it = |of: &str, name: &str| of == help && is(command.arg(1), name);
+    if let Some((_, name, why)) = REFUSED.into_iter().find(|(of, name, _)| is_it(of, name)) {
+        return unsupported(&format!("{help} {}", name.to_ascii_uppercase()), why);
     }
     let mut message = b"ERR unknown subcommand '".to_vec();
     message.extend_from_slice(shortened(command.arg(1), QUOTED_BYTES_MAX));

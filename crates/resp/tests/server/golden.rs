@@ -180,6 +180,14 @@ async fn odd_requests_are_answered_as_redis_does() {
         ),
         ("slowlog get -2\r\n", "-ERR count should be greater than or equal to -1\r\n"),
         ("acl cat foo\r\n", "-ERR Unknown category 'foo'\r\n"),
+        (
+            "memory malloc-stats\r\n",
+            "-UNSUPPORTED MEMORY MALLOC-STATS is not supported: what is used is in the metrics\r\n",
+        ),
+        (
+            "Latency Graph x\r\n",
+            "-UNSUPPORTED LATENCY GRAPH is not supported: latencies are in the metrics\r\n",
+        ),
         ("command foo\r\n", "-ERR unknown subcommand 'foo'. Try COMMAND HELP.\r\n"),
         ("command docs\r\n", "*0\r\n"),
         ("command list filterby module json\r\n", "*0\r\n"),
