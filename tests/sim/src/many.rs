@@ -34,7 +34,7 @@ pub struct ManyOptions {
 }
 
 /// How often what has to happen in a hundred runs of the profile `mixed`, at least. About a fifth of what was measured.
-const MINIMA: [(&str, u64); 51] = [
+const MINIMA: [(&str, u64); 50] = [
     // Reads answered without the leader.
     ("sstable_only_reads", 14_000),
     ("cache_reads", 3_800),
@@ -74,7 +74,6 @@ const MINIMA: [(&str, u64); 51] = [
     ("voters_changed", 15),
     ("modes_changed", 20),
     ("drifts_changed", 20),
-    ("rings_renewed_over_groups", 3),
     // Memory that is lost, in half of the runs: rare, so that these are far below a fifth.
     ("wipe", 4),
     ("wipe_survived", 4),
@@ -102,7 +101,9 @@ const MINIMA: [(&str, u64); 51] = [
 const SEEDS_FOR_MINIMA: u64 = 40;
 
 /// The same in a thousand runs, for what is so rare, or comes so unevenly, that a hundred may have none of it.
-const RARE_MINIMA: [(&str, u64); 4] = [
+const RARE_MINIMA: [(&str, u64); 5] = [
+    // (Of 300 seeds some have it often, and 50 had none.)
+    ("rings_renewed_over_groups", 30),
     ("wipe_to_older_copy", 20),
     ("older_copy_noticed", 10),
     ("snapshots_refused", 20),
