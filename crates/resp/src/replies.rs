@@ -19,25 +19,13 @@ pub(crate) struct Replies {
     room: Room,
     /// Long replies that wait for room are in memory: as many bytes of them as there is room for. Further ones are dropped at once.
     waiting: Room,
-    /// What connections have beyond their own room, of replies of any length: their clients write first, and read then.
-    backlogs: Room,
     /// How long one waits.
     patience: Duration,
 }
 
 impl Replies {
     pub fn new(bytes_max: usize, patience: Duration) -> Self {
-        Self {
-            room: Room::new(bytes_max),
-            waiting: Room::new(bytes_max),
-            backlogs: Room::new(bytes_max),
-            patience,
-        }
-    }
-
-    /// Room for more replies than a connection has in any case. None: its client has to read some first.
-    pub fn backlog(&self, bytes: usize) -> Option<Share> {
-        self.backlogs.try_take(bytes)
+        Self { room: Room::new(bytes_max), waiting: Room::new(bytes_max), patience }
     }
 
     /// The reply with its room, or an error in its place.

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use sextant_common::archive::LogPage;
@@ -18,7 +19,7 @@ use crate::repository::Repository;
 /// By so much leaders' clocks may be ahead of one that is right. (Far less than what is taken for no time: an answer takes a while.)
 const BEHIND_MS_MAX: u64 = AHEAD_MS_MAX / 2;
 const MS_NS: u64 = 1_000_000;
-/// Times that may be wrong come again within this, or it is another doubt.
+/// Times that may be wrong come again within this, and twice the time between marks, or it is another doubt.
 const DOUBT_NS: u64 = 60_000_000_000;
 
 /// By the clocks here.
@@ -46,6 +47,7 @@ impl Time {
 #[derive(Debug)]
 pub struct Clocks {
     partitions: usize,
+    doubt_ns: u64,
     said: BTreeMap<PartitionId, (u64, u64)>,
     /// Since when, and when last, there were times that may be wrong (holder's clock): what was said before does not tell. The machine
     /// here may have stood still since, and all of its clocks.
@@ -53,24 +55,37 @@ pub struct Clocks {
 }
 
 impl Clocks {
-    pub fn of(partitions: u32) -> Arc<Mutex<Self>> {
-        let clocks = Self { partitions: partitions as usize, said: BTreeMap::new(), doubt: None };
+    /// `every`: how often marks are written, which may be wrong.
+    pub fn of(partitions: u32, every: Duration) -> Arc<Mutex<Self>> {
+        let every_ns = u64::try_from(every.as_nanos()).unwrap_or(u64::MAX);
+        let doubt_ns = every_ns.saturating_mul(2).saturating_add(DOUBT_NS);
+        let clocks = Self { partitions: partitions as usize, doubt_ns, said: BTreeMap::new(), doubt: None };
         Arc::new(Mutex::new(clocks))
     }
 
     pub fn hear(&mut self, partition: PartitionId, page: &LogPage, at: Time) {
         // (An older server says it only where nothing comes next.)
         let said_ms = page.now_ms.max(page.complete_until_ms);
-        if said_ms > 0 {
-            self.said.insert(partition, (said_ms, at.holder_ns));
+        if said_ms == 0 {
+            return;
         }
+        // What somebody's clock has gained since, the one here may have lost, while all of this machine stood still.
+        let gained = |(before_ms, read_ns): &(u64, u64)| {
+            let passed_ms = at.holder_ns.saturating_sub(*read_ns) / MS_NS;
+            said_ms.saturating_sub(before_ms.saturating_add(passed_ms))
+        };
+        if self.said.get(&partition).is_some_and(|before| gained(before) > BEHIND_MS_MAX) {
+            self.said.clear();
+            self.doubt = None;
+        }
+        self.said.insert(partition, (said_ms, at.holder_ns));
     }
 
     /// At least half of all leaders are ahead of the time here by no more. None: too few have said anything.
     fn behind_ms(&mut self, here: Time) -> Option<u64> {
         let now_ns = here.holder_ns;
         let since_ns = match self.doubt {
-            Some((since_ns, last_ns)) if now_ns.saturating_sub(last_ns) < DOUBT_NS => since_ns,
+            Some((since_ns, last_ns)) if now_ns.saturating_sub(last_ns) < self.doubt_ns => since_ns,
             _ => now_ns,
         };
         self.doubt = Some((since_ns, now_ns));
@@ -138,7 +153,7 @@ pub mod tests {
 
     /// Where a leader is ahead by so much.
     pub fn now(ms: u64, behind_ms: u64) -> Now {
-        let clocks = Clocks::of(1);
+        let clocks = Clocks::of(1, Duration::ZERO);
         hear(&clocks, 0, ms.saturating_add(behind_ms), 0);
         Now::new(time(ms, 0), &clocks)
     }
@@ -150,7 +165,7 @@ pub mod tests {
 
     /// Leaders that are ahead by so much each, of so many partitions.
     fn leaders(ahead_ms: &[u64], partitions: u32) -> Result<()> {
-        let clocks = Clocks::of(partitions);
+        let clocks = Clocks::of(partitions, Duration::ZERO);
         ahead_ms
             .iter()
             .zip(0..)
@@ -179,14 +194,14 @@ pub mod tests {
 
     #[test]
     fn a_leader_that_is_behind_tells_nothing_against_the_clock_here() {
-        let clocks = Clocks::of(1);
+        let clocks = Clocks::of(1, Duration::ZERO);
         hear(&clocks, 0, NOW - 10 * MINUTE, 0);
         Now::new(time(NOW, 0), &clocks).check().unwrap();
     }
 
     #[test]
     fn what_was_said_last_counts_and_goes_on_with_the_time_however_the_clock_here_is_set() {
-        let clocks = Clocks::of(1);
+        let clocks = Clocks::of(1, Duration::ZERO);
         let check = |ms, seconds| Now::new(time(ms, seconds), &clocks).check();
         hear(&clocks, 0, u64::MAX, 0);
         hear(&clocks, 0, NOW, 0);
@@ -204,7 +219,7 @@ pub mod tests {
 
     #[test]
     fn what_was_said_before_there_was_a_doubt_does_not_count() {
-        let clocks = Clocks::of(2);
+        let clocks = Clocks::of(2, Duration::ZERO);
         let check = |ms, seconds| Now::new(time(ms, seconds), &clocks).check();
         (0..2).for_each(|partition| hear(&clocks, partition, NOW, 0));
         // The machine has stood still, and its clocks; only the first page since says so.
@@ -213,6 +228,31 @@ pub mod tests {
         hear(&clocks, 1, NOW + 10 * MINUTE, 2);
         check(NOW, 2).unwrap_err();
         check(NOW + 10 * MINUTE, 3).unwrap();
+    }
+
+    #[test]
+    fn a_machine_that_stood_still_in_the_middle_of_a_doubt_begins_another_one() {
+        let clocks = Clocks::of(4, Duration::ZERO);
+        let check = |ms, seconds| Now::new(time(ms, seconds), &clocks).check();
+        (0..4).for_each(|partition| {
+            hear(&clocks, partition, NOW + if partition == 0 { 60 * MINUTE } else { 0 }, 0)
+        });
+        check(NOW, 0).unwrap();
+        check(NOW, 30).unwrap();
+        // Ten minutes that nobody here has seen.
+        hear(&clocks, 1, NOW + 10 * MINUTE + 31_000, 31);
+        check(NOW + 31_000, 31).unwrap_err();
+        hear(&clocks, 2, NOW + 10 * MINUTE + 32_000, 32);
+        let told = check(NOW + 32_000, 32).unwrap_err();
+        assert_eq!(&*told.message, "the clock here is 600 s behind the leaders'");
+    }
+
+    #[test]
+    fn what_is_looked_at_seldom_is_one_doubt() {
+        let clocks = Clocks::of(1, Duration::from_secs(300));
+        hear(&clocks, 0, NOW, 0);
+        Now::new(time(NOW, 0), &clocks).check().unwrap();
+        Now::new(time(NOW + 5 * MINUTE, 300), &clocks).check().unwrap();
     }
 
     #[test]

@@ -65,7 +65,7 @@ pub async fn follow(
     let partitions = client.partitions().await?;
     let readers = (0..=partitions / PARTITIONS_PER_CONNECTION).map(|_| Mutex::default()).collect();
     let (own, known, turns) = (Mutex::default(), Default::default(), Semaphore::new(BEGIN_AT_ONCE));
-    let clocks = Clocks::of(partitions);
+    let clocks = Clocks::of(partitions, every);
     let (end, ending) = shutdown::channel();
     let following = Following {
         client,

@@ -316,7 +316,8 @@ mod tests {
         let there = There { history: HISTORY, segments: vec![segment(1, 9)], backups: &[], marks };
         let told = there.said(now(1000, 600_000)).unwrap_err();
         assert_eq!(&*told.message, "the clock here is 600 s behind the leaders'");
-        let nobody_knows = Now::new(Time { ms: 1000, holder_ns: 0 }, &Clocks::of(1));
+        let nobody_knows =
+            Now::new(Time { ms: 1000, holder_ns: 0 }, &Clocks::of(1, std::time::Duration::ZERO));
         assert!(there.said(nobody_knows).is_err());
         assert_eq!(there.said(now(600_000, 0)).unwrap().0.last(), Some(&(at(9), 600_000)));
     }

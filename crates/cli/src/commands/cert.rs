@@ -44,6 +44,7 @@ fn servers(args: &CertServerArgs) -> CommandResult {
     let authority = authority(&args.issue)?;
     // All are read before the first is issued.
     let named = args.files.iter().map(|path| server(path)).collect::<Result<Vec<_>, _>>()?;
+    let mut all = Vec::with_capacity(named.len());
     for (party, cluster, mut hosts) in named {
         if cluster != authority.cluster() {
             let of = authority.cluster();
@@ -55,6 +56,9 @@ fn servers(args: &CertServerArgs) -> CommandResult {
         if args.issue.renew {
             hosts.extend(names_before(&args.issue.dir, party)?);
         }
+        all.push((party, hosts));
+    }
+    for (party, hosts) in all {
         let issued = authority.issue(Holder::Server(party), &hosts, now_s(), args.issue.days)?;
         write(&args.issue.dir, &party.to_string(), &issued, args.issue.renew)?;
     }

@@ -12,7 +12,7 @@ use sextant_common::operation::Lane;
 use sextant_environment::slow_log;
 
 use super::pipeline::{Admitted, Keys, Ticket};
-use super::{Asked, Connection, Due, EXPECTED_BYTES_MAX, Intake};
+use super::{Asked, Connection, Due, EXPECTED_BYTES_MAX, Intake, OUTPUT_BYTES_HIGH};
 use crate::command::{self, Action, Ahead, Request};
 use crate::command_table::{self, Access, Id};
 use crate::config::Order;
@@ -133,7 +133,7 @@ impl<S: Store> Connection<S> {
                 return (Dispatched::Held, progress);
             }
             let expected = (self.pipeline.unfinished() + 1).saturating_mul(self.expected_bytes);
-            if !self.has_room_for_replies()
+            if self.output.len() + self.held_bytes > OUTPUT_BYTES_HIGH
                 || self.pipeline.len() >= self.shared.config.max_pipeline
                 || (expected > EXPECTED_BYTES_MAX && self.pipeline.unfinished() > 0)
             {

@@ -64,8 +64,7 @@ const READ_BYTES: usize = 16 * 1024;
 const READ_BYTES_MAX: usize = 256 * 1024;
 /// Replies of so many bytes may wait a moment for the other connections' turns.
 const OUTPUT_BYTES_LOW: usize = 16 * 1024;
-/// No command is started while so many bytes of replies wait to be written, and there is no room for as many again: a client may send
-/// all of a pipeline before it reads the first reply, and nothing would go on if it were not read.
+/// No command is started while so many bytes of replies wait to be written.
 const OUTPUT_BYTES_HIGH: usize = 1024 * 1024;
 /// Bound on what unfinished commands may be expected to answer, judged by earlier replies of the connection.
 const EXPECTED_BYTES_MAX: usize = 64 * 1024 * 1024;
@@ -120,8 +119,6 @@ pub(crate) struct Connection<S: Store> {
     had_its_turn: Arc<AtomicU64>,
     /// Bytes of finished replies that wait behind unfinished ones.
     held_bytes: usize,
-    /// Room for replies beyond [`OUTPUT_BYTES_HIGH`], for as many bytes each.
-    backlog: Vec<Share>,
     /// The size of replies to expect: the largest, fading with each that is smaller.
     expected_bytes: usize,
     tally: Tally,
@@ -181,7 +178,6 @@ impl<S: Store> Connection<S> {
             gave_way: false,
             had_its_turn,
             held_bytes: 0,
-            backlog: Vec::new(),
             expected_bytes: 0,
             tally: Tally::default(),
             read_ns: 0,
@@ -303,28 +299,9 @@ impl<S: Store> Connection<S> {
         }
     }
 
-    /// Replies that may wait to be written.
-    fn output_bytes_max(&self) -> usize {
-        OUTPUT_BYTES_HIGH * (1 + self.backlog.len())
-    }
-
-    fn has_room_for_replies(&mut self) -> bool {
-        while self.output.len() + self.held_bytes > self.output_bytes_max() {
-            let Some(more) = self.shared.replies.backlog(OUTPUT_BYTES_HIGH) else { return false };
-            self.backlog.push(more);
-        }
-        true
-    }
-
-    /// What was written needs no room any more.
-    fn give_room_back(&mut self) {
-        let beyond = (self.output.len() + self.held_bytes).saturating_sub(OUTPUT_BYTES_HIGH);
-        self.backlog.truncate(beyond.div_ceil(OUTPUT_BYTES_HIGH));
-    }
-
     /// Moves the replies that are next to the output.
     fn encode_due(&mut self) {
-        while self.output.len() <= self.output_bytes_max()
+        while self.output.len() <= OUTPUT_BYTES_HIGH
             && let Some((reply, protocol, room)) = self.pipeline.pop()
         {
             self.held_bytes -= reply.size();
@@ -362,7 +339,6 @@ impl<S: Store> Connection<S> {
             self.shared.metrics.bytes_written.inc_by(written.bytes);
             if written.bytes > 0 || self.output.is_empty() {
                 self.watch.note();
-                self.give_room_back();
             }
             if !written.failed {
                 return written.bytes > 0;
@@ -370,7 +346,6 @@ impl<S: Store> Connection<S> {
             self.break_off();
         }
         self.output.discard();
-        self.give_room_back();
         true
     }
 
