@@ -39,7 +39,7 @@ fn is_known(
 }
 
 /// `disk_stall_ms`: as in the tuning. A server whose log's device hangs is not to be taken for one that can follow: Raft answers
-/// when the device does. To be asked after the guard was bound. If it is true, the request matches up to what it names, and Raft has been handed it.
+/// when the device does. To be asked after the guard was bound. If it is true, the request matches up to what it names, and Raft is handed it, or the next one.
 pub fn answered(
     shared: &Arc<ReplicaState>,
     raft: &Raft,

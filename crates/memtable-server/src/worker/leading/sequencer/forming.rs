@@ -79,7 +79,7 @@ impl Leading {
             return Turn::Nothing;
         }
         let committed = replica.partition.committed_index();
-        // (Only groups have clients that wait for an entry. Commands are none: nobody waits for one of them to end.)
+        // (Commands do not count, of which there may always be one: only groups have writes to answer.)
         let groups = replica.queue.uncommitted(committed).filter(|entry| !entry.waiting.replies.is_empty());
         let is_worth_it = sequencer.is_worth_a_group(groups.count());
         let in_flight = replica.queue.in_flight(committed);
