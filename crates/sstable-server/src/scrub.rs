@@ -17,6 +17,8 @@ use crate::table::{Caching, Direction, KeyRange, Table, TableIter};
 const PIECE_BYTES: u64 = 1024 * 1024;
 /// A disk may have had a bad moment: what it did not return is asked for once more, so much later.
 const AGAIN: Duration = if cfg!(test) { Duration::from_millis(10) } else { Duration::from_secs(5) };
+/// So many other tables are tried before a disk is said to return nothing.
+const OTHERS: usize = 4;
 
 /// What was found when all tables were verified on demand.
 #[derive(Debug, Default)]
@@ -44,6 +46,14 @@ fn is_of_the_medium(e: &std::io::Error) -> bool {
 
 fn is_away(e: &std::io::Error) -> bool {
     matches!(e.raw_os_error(), Some(libc::ENXIO | libc::ENODEV))
+}
+
+/// Whether the disk has a table's trailer, as it had when the table was opened.
+fn returns_its_end(table: &Arc<Table>) -> bool {
+    let (file, mut bytes) = (table.file(), [0; TRAILER_BYTES]);
+    let at = table.trailer().file_bytes - TRAILER_BYTES as u64;
+    file.forget_from(at);
+    file.read_exact_at(&mut bytes, at).is_ok()
 }
 
 impl Store {
@@ -202,15 +212,23 @@ impl Store {
         self.disk(IoKind::Read, read).await
     }
 
-    /// Whether the disk is there (`Unavailable`), and takes anything. One that is away (a path that was lost, a device that is reset) says of all that is on it what
-    /// a bad sector says of one table, and has all of it when it comes back.
+    /// Whether the disk is there (`Unavailable`): it takes something, or returns something else; one that only returns what it has (at its
+    /// end, or as the file system saw errors) is. One that is away (a path that was lost, a device that is reset) says of all that is on it
+    /// what a bad sector says of one table, and has all of it when it comes back.
     async fn check_disk(self: &Arc<Self>, id: SstId) -> Result<()> {
         let catalog = self.catalog.clone();
         let tried = move || {
-            catalog.disk_answers(id).map_err(|e| match is_of_the_medium(&e) || is_away(&e) {
-                true => Error::unavailable(format!("the disk returns nothing, and takes nothing: {e}")),
-                false => e.into(),
-            })
+            let Err(e) = catalog.disk_answers(id) else { return Ok(()) };
+            let others = catalog.ids().into_iter().filter(|other| *other != id);
+            let others = others.filter_map(|other| catalog.get(other)?.table().ok().cloned()).take(OTHERS);
+            let others: Vec<Arc<Table>> = others.collect();
+            if others.iter().any(returns_its_end) {
+                return Ok(());
+            }
+            if !others.is_empty() || is_of_the_medium(&e) || is_away(&e) {
+                return Err(Error::unavailable(format!("the disk returns nothing, and takes nothing: {e}")));
+            }
+            if e.kind() == std::io::ErrorKind::ReadOnlyFilesystem { Ok(()) } else { Err(e.into()) }
         };
         self.disk(IoKind::Sync, tried).await
     }

@@ -22,6 +22,9 @@ const MS_NS: u64 = 1_000_000;
 /// Times that may be wrong come again within this, and twice the time between marks, or it is another doubt.
 const DOUBT_NS: u64 = 60_000_000_000;
 
+/// A page may be read so many times later than it was made as what clocks are ahead by at most, and the next one at once.
+const FORGOTTEN: u64 = 8;
+
 /// By the clocks here.
 #[derive(Clone, Copy, Debug)]
 pub struct Time {
@@ -49,6 +52,8 @@ pub struct Clocks {
     partitions: usize,
     doubt_ns: u64,
     said: BTreeMap<PartitionId, (u64, u64)>,
+    /// The same of the page of each partition that was furthest ahead of the clock here: one that waited while others were written is not.
+    furthest: BTreeMap<PartitionId, (u64, u64)>,
     /// Since when, and when last, there were times that may be wrong (holder's clock): what was said before does not tell. The machine
     /// here may have stood still since, and all of its clocks.
     doubt: Option<(u64, u64)>,
@@ -59,7 +64,13 @@ impl Clocks {
     pub fn of(partitions: u32, every: Duration) -> Arc<Mutex<Self>> {
         let every_ns = u64::try_from(every.as_nanos()).unwrap_or(u64::MAX);
         let doubt_ns = every_ns.saturating_mul(2).saturating_add(DOUBT_NS);
-        let clocks = Self { partitions: partitions as usize, doubt_ns, said: BTreeMap::new(), doubt: None };
+        let clocks = Self {
+            partitions: partitions as usize,
+            doubt_ns,
+            said: BTreeMap::new(),
+            furthest: BTreeMap::new(),
+            doubt: None,
+        };
         Arc::new(Mutex::new(clocks))
     }
 
@@ -69,14 +80,19 @@ impl Clocks {
         if said_ms == 0 {
             return;
         }
-        // What somebody's clock has gained since, the one here may have lost, while all of this machine stood still.
-        let gained = |(before_ms, read_ns): &(u64, u64)| {
+        // What somebody's clock has gained since, the one here may have lost, while all of this machine stood still. (A clock that was
+        // ahead once, and is no longer, is forgotten in time.)
+        let expected_ms = self.furthest.get(&partition).map(|(before_ms, read_ns)| {
             let passed_ms = at.holder_ns.saturating_sub(*read_ns) / MS_NS;
-            said_ms.saturating_sub(before_ms.saturating_add(passed_ms))
-        };
-        if self.said.get(&partition).is_some_and(|before| gained(before) > BEHIND_MS_MAX) {
+            before_ms.saturating_add(passed_ms - passed_ms / FORGOTTEN)
+        });
+        if expected_ms.is_some_and(|expected_ms| said_ms.saturating_sub(expected_ms) > BEHIND_MS_MAX) {
             self.said.clear();
+            self.furthest.clear();
             self.doubt = None;
+        }
+        if expected_ms.is_none_or(|expected_ms| said_ms >= expected_ms) {
+            self.furthest.insert(partition, (said_ms, at.holder_ns));
         }
         self.said.insert(partition, (said_ms, at.holder_ns));
     }
@@ -245,6 +261,21 @@ pub mod tests {
         hear(&clocks, 2, NOW + 10 * MINUTE + 32_000, 32);
         let told = check(NOW + 32_000, 32).unwrap_err();
         assert_eq!(&*told.message, "the clock here is 600 s behind the leaders'");
+    }
+
+    #[test]
+    fn pages_that_waited_while_one_was_written_say_nothing_of_the_machine() {
+        let clocks = Clocks::of(4, Duration::ZERO);
+        let check = |ms, seconds| Now::new(time(ms, seconds), &clocks).check();
+        hear(&clocks, 0, NOW, 0);
+        hear(&clocks, 1, NOW + 100_000, 100);
+        // Made at once, and read when the one before it had been written.
+        hear(&clocks, 0, NOW + 1_000, 100);
+        hear(&clocks, 0, NOW + 100_000, 100);
+        check(NOW + 100_000, 100).unwrap();
+        // But then nobody here has seen ten minutes.
+        hear(&clocks, 0, NOW + 10 * MINUTE + 101_000, 101);
+        check(NOW + 101_000, 101).unwrap_err();
     }
 
     #[test]

@@ -339,7 +339,8 @@ impl Following<'_> {
         if last.as_ref() == Some(&newest) {
             return Ok(());
         }
-        let (name, now) = (format!("{:016x}", first.1), Now::new(Time::of(self.repository), &self.clocks));
+        let name = format!("{:016x}", first.1);
+        let now = || Now::new(Time::of(self.repository), &self.clocks);
         let written = self.repository.add_marks(&name, &own, now).await?;
         self.own.lock().remember(written);
         *last = Some(newest);

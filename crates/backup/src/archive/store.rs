@@ -132,7 +132,7 @@ impl Repository {
 
     /// Adds what a follower says to what is there, without times that cannot be; nothing, if it is not known whether they can. (Of
     /// two at once the second may not see the first, which says it again next time.)
-    pub(crate) async fn add_marks(&self, name: &str, own: &Own, now: Now) -> Result<Marks> {
+    pub(crate) async fn add_marks(&self, name: &str, own: &Own, now: impl FnOnce() -> Now) -> Result<Marks> {
         let mut there =
             match self.read_if_there(&mark_path(name)).await?.map(|bytes| reached::decode(name, &bytes)) {
                 Some(Ok(there)) => there,
@@ -142,6 +142,8 @@ impl Repository {
                 }
                 None => Marks::default(),
             };
+        // (It may have taken minutes.)
+        let now = now();
         if there.values().flatten().any(|(_, until_ms)| now.is_odd(*until_ms)) {
             now.check()?;
         }
@@ -214,7 +216,7 @@ mod tests {
         let mut own = Own::default();
         let mark = Mark { archived: began, until_ms: 700 };
         own.begin(HISTORY, mark, Stretch::new(began, &[], []), None);
-        let merged = repository.add_marks("0000000000000007", &own, now(1000, 0)).await.unwrap();
+        let merged = repository.add_marks("0000000000000007", &own, || now(1000, 0)).await.unwrap();
         assert_eq!(merged[&HISTORY].values().copied().collect::<Vec<_>>(), [200, 700]);
         let archive = repository.archive().await.unwrap();
         assert_eq!(archive.marks["0000000000000007"], merged);
@@ -222,14 +224,14 @@ mod tests {
         let mut odd = merged.clone();
         odd.get_mut(&HISTORY).unwrap().insert(LogPosition { term: 1, index: 60 }, 600_000);
         repository.write_marks("0000000000000007", &odd).await.unwrap();
-        let told = repository.add_marks("0000000000000007", &own, now(1000, 600_000)).await.unwrap_err();
+        let told = repository.add_marks("0000000000000007", &own, || now(1000, 600_000)).await.unwrap_err();
         assert_eq!(&*told.message, "the clock here is 600 s behind the leaders'");
         assert_eq!(repository.archive().await.unwrap().marks["0000000000000007"], odd, "if that is known");
-        assert_eq!(repository.add_marks("0000000000000007", &own, now(1000, 0)).await.unwrap(), merged);
+        assert_eq!(repository.add_marks("0000000000000007", &own, || now(1000, 0)).await.unwrap(), merged);
         // What it has read it knows when the file is lost.
         own.remember(merged.clone());
         repository.remove_marks("0000000000000007").await.unwrap();
-        assert_eq!(repository.add_marks("0000000000000007", &own, now(1000, 0)).await.unwrap(), merged);
+        assert_eq!(repository.add_marks("0000000000000007", &own, || now(1000, 0)).await.unwrap(), merged);
     }
 
     #[tokio::test]

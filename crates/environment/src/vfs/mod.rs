@@ -64,6 +64,9 @@ pub trait VfsFile: Send + Sync + 'static {
     fn len(&self) -> io::Result<u64>;
     fn set_len(&self, len: u64) -> io::Result<()>;
 
+    /// The next read of what is behind `offset` is to ask the device, as far as that can be had: not memory.
+    fn forget_from(&self, _offset: u64) {}
+
     fn is_empty(&self) -> io::Result<bool> {
         Ok(self.len()? == 0)
     }

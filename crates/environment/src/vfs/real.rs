@@ -43,6 +43,13 @@ impl VfsFile for RealFile {
     fn set_len(&self, len: u64) -> io::Result<()> {
         self.0.set_len(len)
     }
+
+    #[cfg(target_os = "linux")]
+    fn forget_from(&self, offset: u64) {
+        let Ok(offset) = offset.try_into() else { return };
+        // SAFETY: the descriptor is open for as long as `self` lives; 0 bytes are all that come.
+        unsafe { libc::posix_fadvise(self.0.as_raw_fd(), offset, 0, libc::POSIX_FADV_DONTNEED) };
+    }
 }
 
 /// Names the file in an error: a bare "No such file or directory" helps nobody.

@@ -122,7 +122,7 @@ async fn while_moving<T>(
     call: impl Future<Output = Result<tonic::Response<T>, tonic::Status>>,
 ) -> Result<T> {
     let mut call = std::pin::pin!(call);
-    let mut before = 0;
+    let mut before = moved.load(Ordering::Relaxed);
     loop {
         match tokio::time::timeout(STALLED, &mut call).await {
             Ok(answer) => return Ok(answer.map_err(error_of)?.into_inner()),

@@ -75,6 +75,24 @@ async fn what_the_disk_does_not_return_twice_is_damage_that_verification_finds()
     assert!(node.inventory().await[0].damaged, "the leader has it copied again");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disk_that_takes_nothing_and_returns_another_table_is_there() {
+    let mut node = Node::with(FaultyVfs::new(1), |_| {}).await;
+    for id in [sst_id(1), sst_id(2)] {
+        node.ingest(id, &model(100, 1)).await.unwrap();
+    }
+    let damaged = async |node: &mut Node| node.inventory().await.iter().filter(|t| t.damaged).count();
+    // Twice the piece, then the other table.
+    node.vfs.fail_next(IoKind::Read, 3, Fault::Io, is_table);
+    node.vfs.fail_next(IoKind::Write, 1, Fault::Io, |_| true);
+    assert_eq!(node.server.as_ref().unwrap().scrub_now().await, 0);
+    assert_eq!(damaged(&mut node).await, 0, "all of it is away");
+    node.vfs.fail_next(IoKind::Read, 2, Fault::Io, is_table);
+    node.vfs.fail_next(IoKind::Write, 1, Fault::Io, |_| true);
+    assert_eq!(node.server.as_ref().unwrap().scrub_now().await, 1, "it is at its end");
+    assert_eq!(damaged(&mut node).await, 1);
+}
+
 /// Power fails at every write and sync of an ingest, a copy and a delete in turn.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_crash_anywhere_leaves_whole_tables_or_none() {
