@@ -2,7 +2,7 @@
 //! executed all the same.
 
 use sextant_common::error::{Error, ErrorKind};
-use sextant_environment::env::{KIND_HEADER, error_of};
+use sextant_environment::env::{KIND_HEADER, error_of, never_connected};
 use tonic::{Code, Status};
 
 /// A failed attempt.
@@ -71,11 +71,6 @@ const NO_HTTP: &str =
 
 fn sources(status: &Status) -> impl Iterator<Item = &(dyn std::error::Error + 'static)> {
     std::iter::successors(std::error::Error::source(status), |e| e.source())
-}
-
-/// The connection was never made, so the request was never sent.
-fn never_connected(status: &Status) -> bool {
-    sources(status).any(|e| e.is::<tonic::ConnectError>())
 }
 
 /// The innermost message: "Connection refused (os error 111)" says more than "transport error".

@@ -221,13 +221,17 @@ impl Core {
                 }
             }
         };
-        result.map(|answer| (node, answer)).map_err(|e| {
-            // Too much to do on the way to it says nothing about the leader.
-            if e.kind != ErrorKind::Overloaded {
-                self.leaders.suspect(partition, node);
-            }
-            Unanswered::Lost(e)
-        })
+        result.map(|answer| (node, answer)).map_err(|e| Unanswered::Lost(self.unanswered(partition, node, e)))
+    }
+
+    /// Whoever was taken for the leader has not answered: it is suspect. The error as it is told.
+    pub fn unanswered(&self, partition: PartitionId, node: NodeId, e: Error) -> Error {
+        // Too much to do on the way to it says nothing about the leader.
+        if e.kind == ErrorKind::Overloaded {
+            return e;
+        }
+        self.leaders.suspect(partition, node);
+        Error::new(e.kind, format!("partition {partition}, memtable server {node}: {}", e.message))
     }
 
     /// Waits for a retry: until a leader other than `before` is known, or for the backoff's step. False: the deadline is over.

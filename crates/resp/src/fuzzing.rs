@@ -29,6 +29,7 @@ pub async fn serve<S: Store>(env: Env, config: RespConfig, store: S, io: env::Co
         started_ns: env.clock.holder_ns(),
         key_seed: env.rng.next_u64(),
         large: Room::new(config.max_large_bytes),
+        ahead: Room::new(config.max_large_bytes),
         queued: QueuedRoom::new(config.max_large_bytes),
         cursors: Arc::default(),
         keys_turns: Arc::default(),

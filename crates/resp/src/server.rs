@@ -117,6 +117,7 @@ impl RespServer {
             started_ns: env.clock.holder_ns(),
             key_seed: env.rng.next_u64(),
             large,
+            ahead: Room::new(config.max_large_bytes),
             queued: QueuedRoom::new(config.max_large_bytes),
             access,
             slow,

@@ -40,6 +40,8 @@ pub(crate) struct Server {
     pub key_seed: u64,
     /// For long requests.
     pub large: Room,
+    /// For what is read ahead of clients that read nothing.
+    pub ahead: Room,
     /// For commands that wait for `EXEC`, and watched keys.
     pub queued: QueuedRoom,
     /// For what commands on several records or elements read and make.

@@ -35,7 +35,7 @@ pub use net::{
 };
 pub use ports::{free_addrs, free_port};
 pub use reaching::Reaching;
-pub use status::{KIND_HEADER, error_of, status_of};
+pub use status::{KIND_HEADER, error_of, never_connected, status_of};
 pub use workers::{ThreadWorkers, Workers};
 
 /// Time, randomness, disk, network, threads, and what to do when going on would be unsafe. Cheap to clone.

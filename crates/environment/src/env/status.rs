@@ -49,6 +49,12 @@ pub fn error_of(status: Status) -> Error {
     Error::new(kind, status.message().to_string())
 }
 
+/// The connection was never made: what was to be sent never left.
+pub fn never_connected(status: &Status) -> bool {
+    let sources = std::iter::successors(std::error::Error::source(status), |e| e.source());
+    sources.into_iter().any(|e| e.is::<tonic::ConnectError>())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

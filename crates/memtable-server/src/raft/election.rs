@@ -27,6 +27,11 @@ const TICK_MAX: Duration = Duration::from_millis(500);
 const LOG_ROOM_BYTES: u64 = 32 * 1024;
 /// Between two attempts of one node: a vote round with its fsyncs, and some.
 const ATTEMPT_MS: u64 = 120;
+/// After two rounds that were lost it is twice as long, and so on, at most so many times: whose votes take longer to be written down gives
+/// them too late otherwise, each time to somebody who has asked for the next one.
+const DOUBLED_MAX: u32 = 4;
+/// A device that has not finished a write for so long would keep a vote waiting, and all that Raft is asked meanwhile.
+const BUSY_NS: u64 = 100_000_000;
 /// The same for a node that the last leader has named as its successor: the others' guards open within a heartbeat or so.
 const HEIR_ATTEMPT_MS: u64 = 30;
 
@@ -79,13 +84,39 @@ impl Hearing {
 /// The device that a vote would have to be written to.
 pub struct Device {
     pub log: Arc<RaftLog>,
-    /// After a write that takes so long, the device counts as hung. 0: never.
-    pub stall_ms: u64,
 }
 
 impl Device {
-    fn hangs(&self) -> bool {
-        self.stall_ms > 0 && self.log.stalled_ns() > self.stall_ms * 500_000
+    /// A vote could not even be written down now, or not soon.
+    fn is_busy(&self) -> bool {
+        self.log.stalled_ns() > BUSY_NS
+    }
+}
+
+/// Rounds of votes in a row that a node began and nobody won. Pure.
+#[derive(Debug, Default)]
+struct Lost {
+    /// As of the last look.
+    term: u64,
+    rounds: u32,
+}
+
+impl Lost {
+    /// Right before an attempt. A round that nobody would have voted in raises no term, and is none.
+    fn look(&mut self, is_candidate: bool, term: u64) {
+        if is_candidate && term > self.term {
+            self.rounds += 1;
+        }
+        self.term = term;
+    }
+
+    fn somebody_leads(&mut self) {
+        self.rounds = 0;
+    }
+
+    /// From one attempt to the next.
+    fn stretched(&self, ms: u64) -> u64 {
+        ms << self.rounds.saturating_sub(1).min(DOUBLED_MAX)
     }
 }
 
@@ -124,6 +155,7 @@ pub async fn election_loop(
     let mut jitter = draw();
     let mut next_attempt = 0;
     let mut hearing = Hearing::default();
+    let mut lost = Lost::default();
     let mut pause = TICK;
     loop {
         tokio::select! {
@@ -138,6 +170,9 @@ pub async fn election_loop(
             let before = &m.committed_membership_config;
             let incarnation = shared.incarnation.id();
             let may = may_campaign(shared.node, incarnation, &m.membership_config, before, committed);
+            if m.current_leader.is_some() {
+                lost.somebody_leads();
+            }
             (m.state, may, m.current_term)
         };
         let now = clock.grantor_ns();
@@ -154,10 +189,9 @@ pub async fn election_loop(
         let wait = if is_heir { 0 } else { jitter + patience };
         pause = if is_heir { TICK } else { listens_in.clamp(TICK, TICK_MAX) };
         hearing.turn(now, pause);
-        // A candidate whose device hangs could not even write its own vote down.
         let is_due =
             may_lead && now >= next_attempt && now >= shared.guard.opens_at_ns().saturating_add(wait);
-        if !hearing.believes_silence(is_due, now) || device.hangs() {
+        if !hearing.believes_silence(is_due, now) || device.is_busy() {
             continue;
         }
         if device.log.check_room(LOG_ROOM_BYTES).is_err() {
@@ -172,8 +206,9 @@ pub async fn election_loop(
             return;
         }
         jitter = draw();
-        next_attempt =
-            now + if is_heir { HEIR_ATTEMPT_MS * 1_000_000 } else { ATTEMPT_MS * 1_000_000 + draw() };
+        lost.look(state == ServerState::Candidate, term);
+        let wait = if is_heir { HEIR_ATTEMPT_MS * 1_000_000 } else { ATTEMPT_MS * 1_000_000 + draw() };
+        next_attempt = now + lost.stretched(wait);
     }
 }
 
@@ -209,6 +244,22 @@ mod tests {
         assert!((1..20).all(|n| !believes(n, false)));
         let first = (20..40).find(|n| believes(*n, true));
         assert_eq!(first, Some(30), "a second after it would have campaigned");
+    }
+
+    #[test]
+    fn who_loses_one_round_after_the_other_asks_less_often_until_somebody_leads() {
+        let mut lost = Lost::default();
+        let mut after = |is_candidate, term| {
+            lost.look(is_candidate, term);
+            lost.stretched(100)
+        };
+        assert_eq!(after(false, 7), 100);
+        // Nobody would have voted for it, or somebody else raised the term.
+        assert_eq!([after(true, 7), after(false, 8), after(true, 8)], [100; 3]);
+        let waits: Vec<u64> = (9..16).map(|term| after(true, term)).collect();
+        assert_eq!(waits, [100, 200, 400, 800, 1600, 1600, 1600]);
+        lost.somebody_leads();
+        assert_eq!(lost.stretched(100), 100);
     }
 
     fn stored(index: u64, voters: &[u64], learners: &[u64]) -> StoredMembership {

@@ -217,7 +217,7 @@ impl MemtableServer {
                     raft.clone(),
                     replica.shared.clone(),
                     lease.clone(),
-                    election::Device { log: log.clone(), stall_ms: config.tuning.disk_stall_ms },
+                    election::Device { log: log.clone() },
                     rank,
                     draining.clone(),
                 );

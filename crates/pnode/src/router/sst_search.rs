@@ -140,6 +140,9 @@ impl SstSearch {
             let mut says = deadline.limit(clock, REPLICA_ANSWER_MAX, peer.get(get(), alone)).await;
             if matches!(says, Ok(SstSays::Value(_) | SstSays::Tombstone(_) | SstSays::NoEntry)) {
                 self.core.distances.answered(node, clock.holder_ns().saturating_sub(now_ns));
+                if !perfect {
+                    self.core.health.server_answered(node);
+                }
             }
             if let Ok(SstSays::Large(bytes)) = says {
                 says = Box::pin(self.get_large(peer, get(), bytes, purse, deadline)).await;
@@ -148,12 +151,7 @@ impl SstSearch {
                 Ok(SstSays::Value(record)) => return Ok(SstFound::Value(record)),
                 Ok(SstSays::Tombstone(_)) if mutant::active(Mutant::SearchPastTombstone) => left = &left[1..],
                 Ok(SstSays::Tombstone(seq)) => return Ok(SstFound::Tombstone(seq)),
-                Ok(SstSays::NoEntry) => {
-                    if !perfect {
-                        self.core.health.server_answered(node);
-                    }
-                    left = &left[run..];
-                }
+                Ok(SstSays::NoEntry) => left = &left[run..],
                 Ok(SstSays::MessageFull) if !alone => alone = true,
                 Ok(SstSays::MessageFull) => {
                     failed.extend(left.iter().map(|sst| (sst.meta.id, node)));
@@ -179,6 +177,15 @@ impl SstSearch {
                     self.core.health.replica_failed(node, sst.meta.id, now_ns);
                     failed.push((sst.meta.id, node));
                     last_error = Error::new(ErrorKind::Corrupt, message);
+                }
+                Ok(SstSays::Unreadable(at, message)) => {
+                    let sst = &left[at.min(run - 1)];
+                    tracing::warn!(%node, sst = %sst.meta.id, "not readable: {message}");
+                    self.core.health.replica_failed(node, sst.meta.id, now_ns);
+                    failed.push((sst.meta.id, node));
+                    if last_error.kind != ErrorKind::Corrupt {
+                        last_error = Error::unavailable(message);
+                    }
                 }
                 Err(e) => {
                     // (From now on: it may have been waited for.)

@@ -6,8 +6,10 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use sextant_common::ids::{NodeId, SstId};
 
-/// How long a server that could not be reached is avoided.
+/// How long a server that could not be reached is avoided at first; twice as long each time that it still cannot be.
 const SERVER_AVOIDED: Duration = Duration::from_millis(500);
+/// And at most: then somebody waits for it again.
+const SERVER_AVOIDED_MAX: Duration = Duration::from_secs(8);
 /// How long a replica that lacks a table, or has a damaged one, is avoided. Repair takes longer than this; the manifest
 /// tells when it is done.
 const REPLICA_AVOIDED: Duration = Duration::from_secs(5);
@@ -21,13 +23,29 @@ pub(crate) struct Health {
 
 #[derive(Default)]
 struct Avoided {
-    servers: BTreeMap<NodeId, u64>,
+    servers: BTreeMap<NodeId, Silence>,
     replicas: BTreeMap<(NodeId, SstId), u64>,
+}
+
+/// Of a server.
+#[derive(Clone, Copy)]
+struct Silence {
+    until_ns: u64,
+    avoided_ns: u64,
 }
 
 impl Health {
     pub fn server_failed(&self, node: NodeId, now_ns: u64) {
-        self.avoided.lock().servers.insert(node, now_ns.saturating_add(SERVER_AVOIDED.as_nanos() as u64));
+        let first = SERVER_AVOIDED.as_nanos() as u64;
+        let mut avoided = self.avoided.lock();
+        let avoided_ns = match avoided.servers.get(&node) {
+            // Those who were waiting for it already say nothing new.
+            Some(silence) if now_ns < silence.until_ns => silence.avoided_ns,
+            Some(silence) => (silence.avoided_ns * 2).min(SERVER_AVOIDED_MAX.as_nanos() as u64),
+            None => first,
+        };
+        let until_ns = now_ns.saturating_add(avoided_ns);
+        avoided.servers.insert(node, Silence { until_ns, avoided_ns });
     }
 
     pub fn server_answered(&self, node: NodeId) {
@@ -50,8 +68,8 @@ impl Health {
 
     pub fn is_avoided(&self, node: NodeId, sst: SstId, now_ns: u64) -> bool {
         let avoided = self.avoided.lock();
-        let is = |until: Option<&u64>| until.is_some_and(|until| *until > now_ns);
-        is(avoided.servers.get(&node)) || is(avoided.replicas.get(&(node, sst)))
+        avoided.servers.get(&node).is_some_and(|silence| silence.until_ns > now_ns)
+            || avoided.replicas.get(&(node, sst)).is_some_and(|until_ns| *until_ns > now_ns)
     }
 
     /// Whether nothing is avoided: the usual case, told without looking at a single replica.
@@ -83,5 +101,23 @@ mod tests {
         assert!(!health.is_avoided(NodeId(2), sst_id(7), ms(5000)));
         health.server_answered(NodeId(1));
         assert!(!health.is_avoided(NodeId(1), sst_id(9), ms(1)));
+    }
+
+    #[test]
+    fn a_server_that_stays_silent_is_waited_for_less_and_less_often() {
+        let health = Health::default();
+        let (mut now_ms, mut lasted) = (0, Vec::new());
+        for _ in 0..6 {
+            // All who waited.
+            (0..3).for_each(|late| health.server_failed(NodeId(1), (now_ms + late) * 1_000_000));
+            let is_avoided = |ms: &u64| health.is_avoided(NodeId(1), sst_id(9), (now_ms + ms) * 1_000_000);
+            let until_ms = (0..).find(|ms| !is_avoided(ms)).unwrap();
+            lasted.push(until_ms - 2);
+            now_ms += until_ms;
+        }
+        assert_eq!(lasted, [500, 1000, 2000, 4000, 8000, 8000]);
+        health.server_answered(NodeId(1));
+        health.server_failed(NodeId(1), now_ms * 1_000_000);
+        assert!(!health.is_avoided(NodeId(1), sst_id(9), (now_ms + 500) * 1_000_000), "from the beginning");
     }
 }

@@ -44,8 +44,10 @@ pub(crate) enum SstSays {
     NoEntry,
     /// The candidate at this place is not there.
     Gone(usize),
-    /// The candidate at this place is damaged, or cannot be read.
+    /// The candidate at this place is damaged.
     Damaged(usize, String),
+    /// Not now: the disk has not returned it, or the server has too much to do.
+    Unreadable(usize, String),
     /// The values of other requests filled the message: ask again, alone.
     MessageFull,
     /// About so many bytes, which are not sent along with others. Asked for alone: there is no room for them now.
@@ -236,7 +238,8 @@ fn get_reply(reply: v1::GetReply) -> Result<SstSays> {
         Ok(S::GetTombstone) => SstSays::Tombstone(Seq(reply.seq)),
         Ok(S::GetNoEntry) => SstSays::NoEntry,
         Ok(S::GetTableGone) => SstSays::Gone(candidate),
-        Ok(S::GetCorrupt | S::GetIoError) => SstSays::Damaged(candidate, reply.message),
+        Ok(S::GetCorrupt) => SstSays::Damaged(candidate, reply.message),
+        Ok(S::GetIoError) => SstSays::Unreadable(candidate, reply.message),
         Ok(S::GetTooLarge) if reply.bytes > 0 => SstSays::Large(reply.bytes as usize),
         Ok(S::GetTooLarge) => SstSays::MessageFull,
         Err(_) => return Err(Error::internal(format!("unknown get status {}", reply.status))),

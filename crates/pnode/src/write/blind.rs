@@ -26,7 +26,7 @@ use super::base::base_at_once;
 use super::numbers::{Line, SessionGone, Ticket};
 use super::prepare::{PreparedOp, is_large};
 use super::sessions::too_many_before;
-use super::writer::{ANSWER_MAX, Identity, Made, Writer};
+use super::writer::{ANSWER_MAX, Begun, Identity, Made, Writer};
 use crate::core::{PATIENCE, WriteDeadlines};
 use crate::upstream::{Answers, SentOp, SentWrite, WriteSays};
 
@@ -206,10 +206,7 @@ impl BlindWrites {
 
     /// No answer will be waited for.
     fn lost(&self, at: usize, partition: PartitionId, leader: NodeId, why: Error) -> Attempt {
-        // Too much to do on the way to it says nothing about the leader.
-        if why.kind != ErrorKind::Overloaded {
-            self.writer.core.leaders.suspect(partition, leader);
-        }
+        let why = self.writer.core.unanswered(partition, leader, why);
         if self.answers.slip(at).withdraw() { Attempt::NotSent(why) } else { Attempt::Unknown(why) }
     }
 
@@ -275,6 +272,7 @@ impl BlindWrites {
     fn go_on_slowly(&mut self, at: usize, ticket: Option<Ticket>, made: Option<Made>) {
         let Some(op) = self.writes[at].op.take() else { return };
         let (writer, lane, deadlines) = (self.writer.clone(), self.lane, self.deadlines);
+        let begun = made.map_or(Begun::Nothing, Begun::Made);
         self.slowly.push(Box::pin(async move {
             let ops = [op];
             let identity = match ticket {
@@ -282,7 +280,7 @@ impl BlindWrites {
                 None => writer.own_identity(&ops, lane, deadlines).await,
             };
             let outcome = match identity {
-                Ok(identity) => writer.write_until_known(&ops, identity, deadlines, made).await,
+                Ok(identity) => writer.write_until_known(&ops, identity, deadlines, begun).await,
                 Err(e) => Err(e),
             };
             (at, outcome)

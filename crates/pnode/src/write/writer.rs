@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use sextant_common::ids::{NodeId, PartitionId};
+use sextant_common::ids::{ManifestVersion, NodeId, PartitionId};
 use sextant_common::limits::LARGE_BYTES;
 use sextant_common::operation::{Lane, Operation, Put, RequestId, WriteOutcome, WriteStatus};
 use sextant_common::{Error, ErrorKind, Result};
 use sextant_environment::slow_log::{self, Tier};
 
 use super::attempt::{Attempt, classify};
-use super::base::{Bases, NoBase};
+use super::base::{Bases, Found, NoBase};
 use super::blind::{self, BlindWrites};
 use super::numbers::Ticket;
 use super::prepare::{PreparedOp, is_large, prepare, size_of};
@@ -23,7 +23,9 @@ use crate::filter_copies::Copies;
 use crate::record_cache::RecordCache;
 use crate::router::{SearchFailed, SstSearch};
 use crate::tables::{Tables, check_placed_alike};
-use crate::upstream::{Answers, Backoff, Passage, Patience, SentOp, SentWrite, WriteSays, more_telling};
+use crate::upstream::{
+    Answers, Backoff, Deadline, Passage, Patience, SentOp, SentWrite, WriteSays, more_telling,
+};
 
 /// How long a leader may take for a request that it has taken, before the request is sent again (under the same number): a
 /// publication that waits for a lease, and a busy disk.
@@ -52,6 +54,27 @@ impl Identity {
 pub(super) struct Made {
     pub attempt: Attempt,
     pub leader: Option<NodeId>,
+}
+
+/// What a write rests on.
+pub(super) struct Searched {
+    version: ManifestVersion,
+    bases: Vec<Found>,
+}
+
+/// Why it is not known.
+enum Unsearched {
+    TooLong(Error),
+    Failed(Error),
+}
+
+/// What was done of a write before its attempts.
+#[derive(Default)]
+pub(super) enum Begun {
+    #[default]
+    Nothing,
+    Searched(Searched),
+    Made(Made),
 }
 
 pub(crate) struct Writer {
@@ -95,14 +118,58 @@ impl Writer {
             return slow_log::asking(Tier::Memtables, &*self.core.env.clock, written.one()).await;
         }
         self.core.metrics.writes.inc();
-        let identity = match options.request {
+        let (identity, begun) = match options.request {
             Some(RequestId { session: 0, .. }) => {
                 return Err(Error::invalid("request: session 0 is no session"));
             }
-            Some(request) => Identity::Callers(request),
-            None => self.own_identity(&ops, options.lane, deadlines).await?,
+            Some(request) => (Identity::Callers(request), Begun::Nothing),
+            None => {
+                // First: who waits for SSTables with a number holds up all that come after it.
+                let searched = self.search(&ops, deadlines.taken).await?;
+                (self.own_identity(&ops, options.lane, deadlines).await?, Begun::Searched(searched))
+            }
         };
-        self.write_until_known(&ops, identity, deadlines, None).await
+        self.write_until_known(&ops, identity, deadlines, begun).await
+    }
+
+    /// What the operations rest on, however often it is looked for until the deadline.
+    async fn search(&self, ops: &[PreparedOp], deadline: Deadline) -> Result<Searched> {
+        let (mut backoff, mut damage) = (Backoff::default(), None);
+        let partition = ops[0].partition;
+        loop {
+            let error = match self.search_once(ops, deadline).await {
+                Ok(searched) => return Ok(searched),
+                Err(Unsearched::TooLong(error)) => return Err(error),
+                Err(Unsearched::Failed(error)) => more_telling(&mut damage, error),
+            };
+            self.core.metrics.write_retries.inc();
+            self.core.check_running()?;
+            let leader = self.core.leaders.get(partition).node;
+            if !self.core.wait_to_retry(partition, leader, &mut backoff, deadline).await {
+                return Err(error);
+            }
+        }
+    }
+
+    async fn search_once(&self, ops: &[PreparedOp], deadline: Deadline) -> Result<Searched, Unsearched> {
+        let partition = ops[0].partition;
+        // One view: all bases are of one version.
+        let view = self.core.views.load(partition);
+        let version = view.manifest.version;
+        match self.bases.of(&view, ops, deadline).await {
+            Ok(bases) => Ok(Searched { version, bases }),
+            Err(NoBase::TooLong) => {
+                let why = "the values that the batch changes, or is to tell, have more than 16 MiB together";
+                Err(Unsearched::TooLong(Error::invalid(why)))
+            }
+            Err(NoBase::Failed(failed)) => {
+                let _ = self.copies.refresh_manifest(partition, version, deadline).await;
+                Err(Unsearched::Failed(match failed {
+                    SearchFailed::Gone => Error::unavailable("an SSTable is on none of its replicas"),
+                    SearchFailed::NoReplica(error) => error,
+                }))
+            }
+        }
     }
 
     /// Puts that are each a write of their own. None: they are to be written one by one, because the table is not known yet, or one of
@@ -135,15 +202,14 @@ impl Writer {
         ticket.await.map(Identity::Own)
     }
 
-    /// `made`: the first attempt, if it was made already.
     pub(super) async fn write_until_known(
         &self,
         ops: &[PreparedOp],
         identity: Identity,
         deadlines: WriteDeadlines,
-        made: Option<Made>,
+        begun: Begun,
     ) -> Result<WriteOutcome> {
-        let result = self.attempts(ops, identity, deadlines, made).await;
+        let result = self.attempts(ops, identity, deadlines, begun).await;
         if let Err(e) = &result
             && e.kind == ErrorKind::OutcomeUnknown
         {
@@ -157,7 +223,7 @@ impl Writer {
         ops: &[PreparedOp],
         mut identity: Identity,
         deadlines: WriteDeadlines,
-        mut made: Option<Made>,
+        mut begun: Begun,
     ) -> Result<WriteOutcome> {
         let clock = &*self.core.env.clock;
         let partition = ops[0].partition;
@@ -186,11 +252,21 @@ impl Writer {
             // Whether it was executed is worth more time than executing it.
             let deadline = if maybe_executed { deadlines.answered } else { deadlines.taken };
             let spans = WriteDeadlines { taken: deadline, ..deadlines };
-            let Made { attempt: became, leader } = match made.take() {
-                Some(made) => made,
-                None => {
+            let Made { attempt: became, leader } = match std::mem::take(&mut begun) {
+                Begun::Made(made) => made,
+                begun => {
                     let leader = self.core.leaders.get(partition).node;
-                    let attempt = self.write_once(ops, identity.request_id(), spans, alone).await;
+                    let searched = match begun {
+                        Begun::Searched(searched) => Ok(searched),
+                        _ => self.search_once(ops, spans.taken).await,
+                    };
+                    let attempt = match searched {
+                        Ok(searched) => {
+                            self.write_once(ops, searched, identity.request_id(), spans, alone).await
+                        }
+                        Err(Unsearched::TooLong(error)) => Attempt::Refused(error),
+                        Err(Unsearched::Failed(error)) => Attempt::Again(error),
+                    };
                     Made { attempt, leader }
                 }
             };
@@ -243,7 +319,7 @@ impl Writer {
                     if !replaced.is_empty() {
                         let of = |op: &PreparedOp| replaced.get(&op.table.id).unwrap_or(&op.table).clone();
                         let ops: Vec<_> = ops.iter().map(|op| op.of_table(of(op))).collect();
-                        return Box::pin(self.attempts(&ops, identity, deadlines, None)).await;
+                        return Box::pin(self.attempts(&ops, identity, deadlines, Begun::Nothing)).await;
                     }
                     Error::new(ErrorKind::UnknownTable, "the table is not in its partition yet")
                 }
@@ -276,6 +352,7 @@ impl Writer {
     async fn write_once(
         &self,
         ops: &[PreparedOp],
+        Searched { version: searched, bases }: Searched,
         id: RequestId,
         deadlines: WriteDeadlines,
         alone: bool,
@@ -283,24 +360,6 @@ impl Writer {
         let deadline = deadlines.taken;
         let partition = ops[0].partition;
         let clock = &*self.core.env.clock;
-        // One view: all bases are of one version.
-        let view = self.core.views.load(partition);
-        let searched = view.manifest.version;
-        let bases = match self.bases.of(&view, ops, deadline).await {
-            Ok(bases) => bases,
-            Err(NoBase::TooLong) => {
-                let why = "the values that the batch changes, or is to tell, have more than 16 MiB together";
-                return Attempt::Refused(Error::invalid(why));
-            }
-            Err(NoBase::Failed(failed)) => {
-                let _ = self.copies.refresh_manifest(partition, searched, deadline).await;
-                return Attempt::Again(match failed {
-                    SearchFailed::Gone => Error::unavailable("an SSTable is on none of its replicas"),
-                    SearchFailed::NoReplica(error) => error,
-                });
-            }
-        };
-        drop(view);
         let answers = Answers::to(1);
         // As long as the leader may let it wait for its turn, and then for its execution.
         let answer = deadline.left(clock).saturating_add(ANSWER_MAX);

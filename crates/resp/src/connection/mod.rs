@@ -20,6 +20,7 @@ mod output;
 mod pipeline;
 mod rows;
 mod sets;
+mod unread;
 mod waiting;
 mod watch;
 
@@ -92,6 +93,8 @@ pub(crate) struct Connection<S: Store> {
     conversation: Conversation,
     parser: Parser,
     input: BytesMut,
+    /// Of what of it was read ahead of a client that reads nothing.
+    ahead: Option<Share>,
     output: Output,
     pipeline: Pipeline<Asked, Due>,
     running: FuturesUnordered<BoxFuture<'static, (Ticket, Due)>>,
@@ -161,6 +164,7 @@ impl<S: Store> Connection<S> {
             shared,
             io,
             input: BytesMut::new(),
+            ahead: None,
             output: Output::default(),
             pipeline: Pipeline::default(),
             running: FuturesUnordered::new(),
@@ -221,7 +225,8 @@ impl<S: Store> Connection<S> {
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
-            progress |= self.write(cx);
+            let written = self.write(cx);
+            progress |= written;
             if dispatched == Dispatched::NeedsInput {
                 match self.intake {
                     Intake::Open => progress |= self.read(cx),
@@ -232,6 +237,10 @@ impl<S: Store> Connection<S> {
                 self.admission.forbear();
                 if dispatched == Dispatched::Held && self.intake == Intake::Open {
                     progress |= self.read_while_held(cx);
+                }
+                let takes_nothing = !written && !self.output.is_empty();
+                if dispatched == Dispatched::Busy && takes_nothing && self.intake == Intake::Open {
+                    progress |= self.read_ahead(cx);
                 }
             }
             let is_done = self.pipeline.is_empty() && self.output.is_empty() && self.waiting.is_none();
@@ -362,6 +371,7 @@ impl<S: Store> Connection<S> {
     }
 
     fn read(&mut self, cx: &mut Context<'_>) -> bool {
+        self.give_ahead_back();
         let missing = self.parser.missing(&self.input);
         let announced = self.parser.announced();
         // Its user's room first: whoever waits for that must not hold everybody's.
@@ -397,6 +407,15 @@ impl<S: Store> Connection<S> {
     }
 
     fn read_some(&mut self, cx: &mut Context<'_>) -> bool {
+        let read = self.read_quietly(cx);
+        if read {
+            self.watch.note();
+        }
+        read
+    }
+
+    /// Also if there is nothing more to be read, ever.
+    fn read_quietly(&mut self, cx: &mut Context<'_>) -> bool {
         let reading = std::pin::pin!(self.io.read_buf(&mut self.input));
         match reading.poll(cx) {
             Poll::Pending => return false,
@@ -405,7 +424,6 @@ impl<S: Store> Connection<S> {
                 self.shared.metrics.bytes_read.inc_by(read as u64);
                 self.read_ns = self.shared.now_ns();
                 self.conversation.entry.heard(self.read_ns);
-                self.watch.note();
             }
             Poll::Ready(Err(_)) => self.break_off(),
         }
@@ -481,7 +499,7 @@ impl<S: Store> Connection<S> {
 
     fn close_intake(&mut self) {
         self.intake = Intake::Closed;
-        self.input.clear();
+        (self.input, self.ahead) = (BytesMut::new(), None);
         self.admission.leave_all_lines();
     }
 

@@ -167,6 +167,35 @@ async fn a_pipeline_longer_than_the_limit_is_answered_in_full() {
     }
 }
 
+/// As many clients do with a pipeline. (Sockets hold some megabytes of it, so both ways there are more.)
+async fn write_first(server: &RespServer, gets: usize) -> (Raw, String) {
+    let (key, value) = ("k".repeat(400), "v".repeat(1000));
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.set_send_buffer_size(64 * 1024).unwrap();
+    socket.set_recv_buffer_size(64 * 1024).unwrap();
+    let mut client = Raw(socket.connect(server.local_addr()).await.unwrap());
+    client.ask(format!("set {key} {value}\r\n").as_bytes(), b"+OK\r\n").await;
+    let requests = format!("get {key}\r\n").repeat(gets);
+    tokio::time::timeout(DEADLINE, client.0.write_all(requests.as_bytes())).await.unwrap().unwrap();
+    (client, format!("$1000\r\n{value}\r\n").repeat(gets))
+}
+
+#[tokio::test]
+async fn whoever_writes_all_of_a_pipeline_before_it_reads_gets_all_replies() {
+    // There is room for one at a time, which grows.
+    let server = start(MemoryStore::new(true), RespConfig { max_large_bytes: 24 << 20, ..config() }).await;
+    for _ in 0..3 {
+        let (mut client, expected) = write_first(&server, 30_000).await;
+        client.expect(expected.as_bytes()).await;
+        client.ask(b"ping\r\n", b"+PONG\r\n").await;
+    }
+    // What was read ahead is executed, though nothing more will be sent.
+    let (mut client, expected) = write_first(&server, 30_000).await;
+    client.0.shutdown().await.unwrap();
+    client.expect(expected.as_bytes()).await;
+    client.expect_end().await;
+}
+
 #[tokio::test]
 async fn a_half_closed_connection_gets_its_replies() {
     let server = start(MemoryStore::new(false), config()).await;

@@ -23,7 +23,10 @@ pub(super) type RpcResult<T> = std::result::Result<T, RPCError<TypeConfig>>;
 
 /// An append has data and an fsync behind it; Raft retries.
 pub(super) const APPEND_TIMEOUT: Duration = unhurried(Duration::from_secs(2));
-pub(super) const VOTE_TIMEOUT: Duration = unhurried(Duration::from_millis(300));
+/// A vote has an fsync behind it. Raft waits for a leader's lease at most: far shorter than this.
+pub(super) const VOTE_TIMEOUT: Duration = unhurried(Duration::from_secs(2));
+/// Whether it would be given costs nothing.
+pub(super) const PRE_VOTE_TIMEOUT: Duration = unhurried(Duration::from_millis(300));
 /// Who is only asked about itself is not taken for lost because it is busy.
 pub(super) const INTRODUCTION_TIMEOUT: Duration = Duration::from_secs(2);
 /// A successor that does not answer so long is none: who stops asks the next one.

@@ -29,7 +29,8 @@ use sextant_common::error::{Error, Result};
 use sextant_raft_log::{TypeConfig, Vote};
 
 use self::call::{
-    APPEND_TIMEOUT, RpcResult, VOTE_TIMEOUT, believed, call, reach, refused, refused_append, unreachable,
+    APPEND_TIMEOUT, PRE_VOTE_TIMEOUT, RpcResult, VOTE_TIMEOUT, believed, call, reach, refused,
+    refused_append, unreachable,
 };
 pub use self::factory::{NetworkFactory, Peer, Purged};
 use self::heartbeats::Heartbeats;
@@ -181,7 +182,7 @@ impl RaftNetworkV2<TypeConfig> for Network {
         let mut client = self.client()?;
         self.may_campaign()?;
         let message = wire::vote_request_to_wire(&self.address, &request);
-        let reply = call(VOTE_TIMEOUT, client.pre_vote(message)).await.map_err(|e| self.failed(e))?;
+        let reply = call(PRE_VOTE_TIMEOUT, client.pre_vote(message)).await.map_err(|e| self.failed(e))?;
         self.heard_in_time(believed(&request, reply))
     }
 

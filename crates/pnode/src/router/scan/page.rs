@@ -7,7 +7,7 @@ use bytes::Bytes;
 use futures::future::join_all;
 use sextant_common::expiry::{Life, Tick, Ticks, judge};
 use sextant_common::ids::{NodeId, PartitionId, Seq, SstId};
-use sextant_common::key::{filter_prefix, prefix_hash};
+use sextant_common::key::{filter_hash, filter_prefix, prefix_hash};
 use sextant_common::limits::LARGE_BYTES;
 use sextant_common::manifest::TableInfo;
 use sextant_common::operation::Record;
@@ -455,7 +455,7 @@ impl Pages {
         let mut sides = Vec::new();
         let mut damage: Option<Error> = None;
         while !left.is_empty() {
-            let groups = self.group_by_server(&left, &failed);
+            let groups = self.group_by_server(&left, &failed, &from.start);
             let groups = groups.map_err(|e| Redo(damage.take().unwrap_or(e)))?;
             let groups: Vec<_> = groups.into_iter().flat_map(|group| messages(group, from)).collect();
             let scans =
@@ -488,11 +488,13 @@ impl Pages {
         Ok(sides)
     }
 
-    /// Each table with a server that holds it, as few servers as a greedy choice finds.
+    /// Each table with a server that holds it, as few servers as a greedy choice finds; of those that are as good one that depends on where
+    /// the page starts.
     fn group_by_server<'s>(
         &self,
         ssts: &[&'s Arc<Sst>],
         failed: &[(SstId, NodeId)],
+        start: &[u8],
     ) -> Result<Vec<ServerGroup<'s>>> {
         let now_ns = self.core.env.clock.holder_ns();
         let usable = |sst: &Sst, node: NodeId| {
@@ -506,7 +508,8 @@ impl Pages {
                 let avoided = held.iter().any(|sst| self.core.health.is_avoided(node, sst.meta.id, now_ns));
                 (!held.is_empty() && !avoided, held.len())
             };
-            let best = self.core.sstables.keys().copied().max_by_key(|node| weigh(*node));
+            let turn = |node: NodeId| filter_hash(&[start, &node.0.to_le_bytes()].concat());
+            let best = self.core.sstables.keys().copied().max_by_key(|node| (weigh(*node), turn(*node)));
             let node = best.filter(|node| weigh(*node).1 > 0);
             let node = node.ok_or_else(|| Error::unavailable("no replica of an SSTable can be scanned"))?;
             let (here, elsewhere) = left.into_iter().partition(|sst| usable(sst, node));
@@ -538,7 +541,12 @@ impl Pages {
         };
         let why = |message| format!("sstable server {node} cannot scan: {message}");
         let error = match says {
-            SstPageSays::Page(page) => return Ok(page),
+            SstPageSays::Page(page) => {
+                if !self.core.health.is_perfect() {
+                    self.core.health.server_answered(node);
+                }
+                return Ok(page);
+            }
             SstPageSays::Large(bytes) => return Err(NoPage::Large(bytes)),
             SstPageSays::Damaged(message) => Error::corrupt(why(message)),
             SstPageSays::Unable(message) => Error::unavailable(why(message)),

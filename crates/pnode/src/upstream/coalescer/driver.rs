@@ -9,6 +9,7 @@ use futures::StreamExt;
 use sextant_common::Error;
 use sextant_common::hashed::AlreadyHashed;
 use sextant_environment::Clock;
+use sextant_environment::env::never_connected;
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
@@ -33,6 +34,8 @@ enum End {
     /// Nothing was in flight on it.
     Renewed,
     Broken(Error),
+    /// Nothing has left: there was no connection.
+    NotConnected(Error),
     CallersGone,
 }
 
@@ -63,14 +66,18 @@ impl<C: Call> Driver<C> {
             let mut in_flight = InFlight::new(next_id);
             let end = self.run_stream(&mut requests, &mut waiting, &mut in_flight).await;
             next_id = in_flight.next_id();
-            let error = match end {
+            let (error, has_left) = match end {
                 End::CallersGone => return,
                 // Nothing is in flight; what waits has not been sent.
                 End::Renewed => continue,
-                End::Broken(error) => error,
+                End::Broken(error) => (error, true),
+                End::NotConnected(error) => (error, false),
             };
             let unsent = waiting.drain(..).map(|entry| Callers::of(entry.caller));
             for callers in in_flight.drain().chain(unsent) {
+                if !has_left {
+                    callers.take_back();
+                }
                 callers.fail(&error);
             }
         }
@@ -97,6 +104,7 @@ impl<C: Call> Driver<C> {
         let opening = call.open(ReceiverStream::new(outbound));
         let mut inbound = match tokio::time::timeout(OPEN_TIMEOUT, opening).await {
             Ok(Ok(inbound)) => inbound,
+            Ok(Err(status)) if never_connected(&status) => return End::NotConnected(lost(&status)),
             Ok(Err(status)) => return End::Broken(lost(&status)),
             Err(_) => return End::Broken(Error::unavailable("the server did not open a stream in time")),
         };

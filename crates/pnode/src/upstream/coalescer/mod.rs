@@ -30,7 +30,7 @@ use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 use sextant_common::{Error, ErrorKind, Result};
 use sextant_environment::Clock;
-use sextant_environment::env::error_of;
+use sextant_environment::env::{error_of, never_connected};
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
@@ -254,15 +254,26 @@ impl<C: Call> Coalescer<C> {
             return Err(Error::unavailable("the request was withdrawn"));
         }
         C::leaves(&mut request, Duration::from_nanos(now_ns.saturating_sub(queued_ns)));
-        self.ask_alone(request).await
+        let sent = self.send_unary(request).await;
+        if sent.as_ref().is_err_and(never_connected) {
+            slip.take_back();
+        }
+        self.only_reply(sent)
     }
 
     /// Sends a request in a message of its own, without the stream.
     pub async fn ask_alone(&self, request: C::Request) -> Result<C::Reply> {
+        self.only_reply(self.send_unary(request).await)
+    }
+
+    async fn send_unary(&self, request: C::Request) -> Result<C::BatchReply, Status> {
         self.metrics.count_message(C::KIND, 1);
-        let reply = self.call.unary(self.call.batch(0, vec![request])).await.map_err(error_of)?;
+        self.call.unary(self.call.batch(0, vec![request])).await
+    }
+
+    fn only_reply(&self, sent: Result<C::BatchReply, Status>) -> Result<C::Reply> {
         let mut first = None;
-        self.call.replies(reply, &mut |id, reply| {
+        self.call.replies(sent.map_err(error_of)?, &mut |id, reply| {
             if id == 0 && first.is_none() {
                 first = Some(reply);
             }

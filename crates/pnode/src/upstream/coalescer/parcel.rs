@@ -100,6 +100,13 @@ impl<R> Caller<R> {
         self.parcel.as_ref().is_some_and(|parcel| parcel.slip(self.at).send(now_ns))
     }
 
+    /// What was to carry the request never left, nor will.
+    fn take_back(&self) {
+        if let Some(parcel) = &self.parcel {
+            parcel.slip(self.at).take_back();
+        }
+    }
+
     pub fn answer(mut self, answer: Result<R>) {
         self.give(answer);
     }
@@ -147,6 +154,12 @@ impl<R> Callers<R> {
     {
         self.others.into_iter().for_each(|caller| caller.answer(Ok(answer.clone())));
         self.first.answer(Ok(answer));
+    }
+
+    /// What was to carry the request never left, nor will.
+    pub fn take_back(&self) {
+        self.first.take_back();
+        self.others.iter().for_each(Caller::take_back);
     }
 
     pub fn fail(self, error: &Error) {

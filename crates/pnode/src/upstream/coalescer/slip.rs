@@ -24,6 +24,11 @@ impl Slip {
         before.is_ok() || before == Err(WITHDRAWN)
     }
 
+    /// What was to carry it never left, nor will.
+    pub fn take_back(&self) {
+        self.0.store(WITHDRAWN, Ordering::Release);
+    }
+
     /// When it left.
     pub fn sent_ns(&self) -> Option<u64> {
         Some(self.0.load(Ordering::Acquire)).filter(|at| *at > WITHDRAWN)
@@ -44,5 +49,7 @@ mod tests {
         assert!(slip.send(7) && !slip.send(8));
         assert!(!slip.withdraw());
         assert_eq!(slip.sent_ns(), Some(7));
+        slip.take_back();
+        assert!(slip.withdraw() && !slip.send(9) && slip.sent_ns().is_none());
     }
 }
