@@ -1,5 +1,6 @@
 //! Writes: conditions, retries, and that nothing takes effect twice.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -211,6 +212,53 @@ async fn a_deadline_after_sending_leaves_the_outcome_unknown_and_before_it_does_
     });
     let error = lonely.await.unwrap().write(vec![Operation::put("", "k", "v")], short()).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::Unavailable, "nothing was ever sent");
+}
+
+#[tokio::test]
+async fn a_write_that_has_no_connection_to_leave_by_is_certainly_not_executed() {
+    for coalesce in [true, false] {
+        let cluster = Cluster::start(1).await;
+        let pnode = cluster.pnode().await;
+        pnode.core().set_coalesce(coalesce);
+        write(&pnode, Operation::put("", "warm-up", "1")).await;
+        cluster.memtables.iter().for_each(|memtable| memtable.kill());
+        // What is on its way when the connection breaks may have arrived.
+        for _ in 0..100 {
+            let error = pnode.write(vec![Operation::put("", "k", "v")], short()).await.unwrap_err();
+            if error.kind != ErrorKind::OutcomeUnknown {
+                break;
+            }
+        }
+        for op in [Operation::put("", "k", "v"), Operation::insert("", "k", "v")] {
+            let error = pnode.write(vec![op], short()).await.unwrap_err();
+            assert_eq!(error.kind, ErrorKind::Unavailable, "{error}");
+            assert!(error.message.contains("partition 0, memtable server 1: "), "{error}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn writes_that_wait_for_sstables_hold_up_no_others() {
+    let mut cluster = Cluster::start(1).await;
+    cluster.add_sst(0, &[("cold", Some("v"), 1)]);
+    let pnode = Arc::new(cluster.pnode().await);
+    cluster.settled(&pnode, 0).await;
+    cluster.hold_gets(true);
+    // More than numbers that may be under way.
+    let waiting: Vec<_> = (0..1100)
+        .map(|_| {
+            let pnode = pnode.clone();
+            tokio::spawn(async move {
+                pnode.write(vec![Operation::insert("", "cold", "w")], WriteOptions::default()).await
+            })
+        })
+        .collect();
+    until("they ask for it", || cluster.ssts.iter().map(|sst| sst.gets()).sum::<usize>() > 0).await;
+    write(&pnode, Operation::put("", "k", "v")).await;
+    cluster.hold_gets(false);
+    for waited in waiting {
+        assert!(!waited.await.unwrap().unwrap().applied);
+    }
 }
 
 #[tokio::test]
