@@ -82,11 +82,12 @@ impl Clocks {
         }
         // What somebody's clock has gained since, the one here may have lost, while all of this machine stood still. (A clock that was
         // ahead once, and is no longer, is forgotten in time.)
+        let passed_ms = |read_ns: u64| at.holder_ns.saturating_sub(read_ns) / MS_NS;
         let expected_ms = self.furthest.get(&partition).map(|(before_ms, read_ns)| {
-            let passed_ms = at.holder_ns.saturating_sub(*read_ns) / MS_NS;
-            before_ms.saturating_add(passed_ms - passed_ms / FORGOTTEN)
+            before_ms.saturating_add(passed_ms(*read_ns) - passed_ms(*read_ns) / FORGOTTEN)
         });
-        if expected_ms.is_some_and(|expected_ms| said_ms.saturating_sub(expected_ms) > BEHIND_MS_MAX) {
+        let last_ms = self.said.get(&partition).map(|(ms, read_ns)| ms.saturating_add(passed_ms(*read_ns)));
+        if expected_ms.max(last_ms).is_some_and(|ms| said_ms.saturating_sub(ms) > BEHIND_MS_MAX) {
             self.said.clear();
             self.furthest.clear();
             self.doubt = None;

@@ -297,7 +297,6 @@ fn channel(
         None => endpoint,
     };
     let endpoint = endpoint
-        .connect_timeout(CONNECT_TIMEOUT)
         .http2_keep_alive_interval(KEEP_ALIVE_INTERVAL)
         .keep_alive_timeout(KEEP_ALIVE_TIMEOUT)
         .keep_alive_while_idle(true)
@@ -306,7 +305,12 @@ fn channel(
         .tcp_nodelay(true);
     endpoint.connect_with_connector_lazy(tower::service_fn(move |_: axum::http::Uri| {
         let connecting = net.connect(target.clone(), whom);
-        async move { connecting.await.map(hyper_util::rt::TokioIo::new) }
+        // (Within the connector: whoever asks is told that there was no connection, however that came.)
+        let connecting = tokio::time::timeout(CONNECT_TIMEOUT, connecting);
+        async move {
+            let connected = connecting.await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+            connected.map(hyper_util::rt::TokioIo::new)
+        }
     }))
 }
 

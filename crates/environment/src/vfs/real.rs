@@ -46,7 +46,8 @@ impl VfsFile for RealFile {
 
     #[cfg(target_os = "linux")]
     fn forget_from(&self, offset: u64) {
-        let Ok(offset) = offset.try_into() else { return };
+        // Parts of pages stay: from where a page of any size starts.
+        let Ok(offset) = (offset & !0xffff).try_into() else { return };
         // SAFETY: the descriptor is open for as long as `self` lives; 0 bytes are all that come.
         unsafe { libc::posix_fadvise(self.0.as_raw_fd(), offset, 0, libc::POSIX_FADV_DONTNEED) };
     }

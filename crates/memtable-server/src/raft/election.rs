@@ -29,7 +29,7 @@ const LOG_ROOM_BYTES: u64 = 32 * 1024;
 const ATTEMPT_MS: u64 = 120;
 /// After two rounds that were lost it is twice as long, and so on, at most so many times: whose votes take longer to be written down gives
 /// them too late otherwise, each time to somebody who has asked for the next one.
-const DOUBLED_MAX: u32 = 4;
+const DOUBLED_MAX: u32 = 3;
 /// A device that has not finished a write for so long would keep a vote waiting, and all that Raft is asked meanwhile.
 const BUSY_NS: u64 = 100_000_000;
 /// The same for a node that the last leader has named as its successor: the others' guards open within a heartbeat or so.
@@ -110,8 +110,9 @@ impl Lost {
         self.term = term;
     }
 
-    fn somebody_leads(&mut self) {
-        self.rounds = 0;
+    /// Whether that is news.
+    fn somebody_leads(&mut self) -> bool {
+        std::mem::take(&mut self.rounds) > 0
     }
 
     /// From one attempt to the next.
@@ -153,7 +154,7 @@ pub async fn election_loop(
     // A rank's worth of patience: long enough for a vote round in between, short against the lease.
     let patience = rank * lease.election_jitter_ms.min(100) * 1_000_000 / 2;
     let mut jitter = draw();
-    let mut next_attempt = 0;
+    let mut next_attempt = 0u64;
     let mut hearing = Hearing::default();
     let mut lost = Lost::default();
     let mut pause = TICK;
@@ -170,8 +171,8 @@ pub async fn election_loop(
             let before = &m.committed_membership_config;
             let incarnation = shared.incarnation.id();
             let may = may_campaign(shared.node, incarnation, &m.membership_config, before, committed);
-            if m.current_leader.is_some() {
-                lost.somebody_leads();
+            if m.current_leader.is_some() && lost.somebody_leads() {
+                next_attempt = next_attempt.min(clock.grantor_ns() + ATTEMPT_MS * 1_000_000);
             }
             (m.state, may, m.current_term)
         };
@@ -207,8 +208,8 @@ pub async fn election_loop(
         }
         jitter = draw();
         lost.look(state == ServerState::Candidate, term);
-        let wait = if is_heir { HEIR_ATTEMPT_MS * 1_000_000 } else { ATTEMPT_MS * 1_000_000 + draw() };
-        next_attempt = now + lost.stretched(wait);
+        let (wait_ms, jitter) = if is_heir { (HEIR_ATTEMPT_MS, 0) } else { (ATTEMPT_MS, draw()) };
+        next_attempt = now + lost.stretched(wait_ms) * 1_000_000 + jitter;
     }
 }
 
@@ -257,8 +258,8 @@ mod tests {
         // Nobody would have voted for it, or somebody else raised the term.
         assert_eq!([after(true, 7), after(false, 8), after(true, 8)], [100; 3]);
         let waits: Vec<u64> = (9..16).map(|term| after(true, term)).collect();
-        assert_eq!(waits, [100, 200, 400, 800, 1600, 1600, 1600]);
-        lost.somebody_leads();
+        assert_eq!(waits, [100, 200, 400, 800, 800, 800, 800]);
+        assert!(lost.somebody_leads() && !lost.somebody_leads());
         assert_eq!(lost.stretched(100), 100);
     }
 

@@ -140,9 +140,9 @@ impl SstSearch {
             let mut says = deadline.limit(clock, REPLICA_ANSWER_MAX, peer.get(get(), alone)).await;
             if matches!(says, Ok(SstSays::Value(_) | SstSays::Tombstone(_) | SstSays::NoEntry)) {
                 self.core.distances.answered(node, clock.holder_ns().saturating_sub(now_ns));
-                if !perfect {
-                    self.core.health.server_answered(node);
-                }
+            }
+            if says.is_ok() && !perfect {
+                self.core.health.server_answered(node);
             }
             if let Ok(SstSays::Large(bytes)) = says {
                 says = Box::pin(self.get_large(peer, get(), bytes, purse, deadline)).await;
@@ -188,8 +188,10 @@ impl SstSearch {
                     }
                 }
                 Err(e) => {
-                    // (From now on: it may have been waited for.)
-                    self.core.health.server_failed(node, clock.holder_ns());
+                    // (From now on: it may have been waited for. Not if its caller had no time to wait.)
+                    if !deadline.is_over(clock) {
+                        self.core.health.server_failed(node, clock.holder_ns());
+                    }
                     failed.extend(left.iter().map(|sst| (sst.meta.id, node)));
                     // That a server is down is no answer to whoever asks what became of a damaged record.
                     if last_error.kind != ErrorKind::Corrupt {

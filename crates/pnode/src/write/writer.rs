@@ -62,6 +62,13 @@ pub(super) struct Searched {
     bases: Vec<Found>,
 }
 
+impl Searched {
+    /// Of the values.
+    fn bytes(&self) -> usize {
+        self.bases.iter().filter_map(|found| found.value.as_ref()).map(Bytes::len).sum()
+    }
+}
+
 /// Why it is not known.
 enum Unsearched {
     TooLong(Error),
@@ -126,7 +133,12 @@ impl Writer {
             None => {
                 // First: who waits for SSTables with a number holds up all that come after it.
                 let searched = self.search(&ops, deadlines.taken).await?;
-                (self.own_identity(&ops, options.lane, deadlines).await?, Begun::Searched(searched))
+                // Large values take room that others wait for: not while this one waits for its turn.
+                let begun = match searched.bytes() > LARGE_BYTES {
+                    true => Begun::Nothing,
+                    false => Begun::Searched(searched),
+                };
+                (self.own_identity(&ops, options.lane, deadlines).await?, begun)
             }
         };
         self.write_until_known(&ops, identity, deadlines, begun).await
@@ -352,7 +364,7 @@ impl Writer {
     async fn write_once(
         &self,
         ops: &[PreparedOp],
-        Searched { version: searched, bases }: Searched,
+        searched: Searched,
         id: RequestId,
         deadlines: WriteDeadlines,
         alone: bool,
@@ -364,7 +376,8 @@ impl Writer {
         // As long as the leader may let it wait for its turn, and then for its execution.
         let answer = deadline.left(clock).saturating_add(ANSWER_MAX);
         let patience = Patience { leave_by_ns: deadline.at_ns(), answer };
-        let base_bytes: usize = bases.iter().filter_map(|found| found.value.as_ref()).map(Bytes::len).sum();
+        let base_bytes = searched.bytes();
+        let Searched { version: searched, bases } = searched;
         let sent = ops.iter().zip(bases).map(|(op, found)| SentOp { table: op.table.id, op: &op.op, found });
         let write = SentWrite { partition, id, ops: sent, left: deadline.left(clock) };
         let large = is_large(ops) || base_bytes > LARGE_BYTES;

@@ -38,6 +38,7 @@ pub(super) struct Leave {
     _turn: Option<OwnedSemaphorePermit>,
     _room: Vec<Share>,
     _carried: Option<OwnedSemaphorePermit>,
+    _ahead: Option<Arc<Share>>,
 }
 
 /// Of the command that is being received.
@@ -268,14 +269,15 @@ impl Admission {
         }
     }
 
-    /// For the command that was received.
-    pub fn leave(&mut self) -> Leave {
+    /// For the command that was received. `ahead`: the room of what it was read ahead with.
+    pub fn leave(&mut self, ahead: Option<Arc<Share>>) -> Leave {
         self.due = None;
         self.taking_bytes = None;
         Leave {
             _turn: self.turn.take(),
             _room: std::mem::take(&mut self.room),
             _carried: self.carried.take(),
+            _ahead: ahead,
         }
     }
 }
@@ -363,7 +365,7 @@ mod tests {
         assert!(may_read(&mut first, &all, LONG), "the rest of the same argument");
         assert!(!may_read(&mut second, &all, LONG));
         assert!(may_read(&mut Admission::default(), &all, SHORT_BYTES));
-        let leave = first.leave();
+        let leave = first.leave(None);
         assert!(!may_read(&mut second, &all, LONG), "until the command is answered");
         drop(leave);
         assert!(may_read(&mut second, &all, LONG));
@@ -387,7 +389,7 @@ mod tests {
         assert!((2..10).all(|n| may_read(&mut first, &all, n * LONG)), "one may have more than there is");
         assert!(!may_read(&mut second, &all, 2 * LONG), "only one");
         assert!(second.holds_room(), "a client that is gone while it waits is cut off");
-        drop(first.leave());
+        drop(first.leave(None));
         assert!(may_read(&mut second, &all, 2 * LONG));
     }
 
@@ -406,7 +408,7 @@ mod tests {
         assert!(!overdue(&mut slow), "it was not read from for a while");
         tokio::time::advance(UPLOAD_GRACE).await;
         assert!(overdue(&mut slow));
-        drop(slow.leave());
+        drop(slow.leave(None));
         assert!(!overdue(&mut slow), "the next command has not begun");
     }
 
@@ -417,9 +419,9 @@ mod tests {
         let mut take = |admission: &mut Admission| admission.take_turn(&turns, 9, Lane::Pipelined, cx);
         let (mut deep, mut other) = (Admission::default(), Admission::default());
         assert!(take(&mut deep) && take(&mut deep), "one turn, asked for twice");
-        let one = deep.leave();
+        let one = deep.leave(None);
         assert!(take(&mut deep));
-        let _two = deep.leave();
+        let _two = deep.leave(None);
         assert!(!take(&mut other) && !take(&mut deep));
         drop(one);
         assert!(!take(&mut deep), "whoever waits longer is first");
@@ -433,7 +435,7 @@ mod tests {
         let mut take =
             |admission: &mut Admission, here| admission.take_turn(&turns, here, Lane::Pipelined, cx);
         let [mut deep, mut other, mut third] = [(); 3].map(|()| Admission::default());
-        let mut held: Vec<_> = (0..7).map(|_| (take(&mut deep, 1), deep.leave())).collect();
+        let mut held: Vec<_> = (0..7).map(|_| (take(&mut deep, 1), deep.leave(None))).collect();
         assert!(held.iter().all(|(had, _)| *had));
         assert!(
             !take(&mut other, 100) && !take(&mut third, 1),
@@ -443,8 +445,8 @@ mod tests {
         assert!(take(&mut other, 100) && !take(&mut third, 1));
         drop(held);
         assert!(take(&mut third, 1));
-        let _first = other.leave();
-        let _behind = (take(&mut other, 99), other.leave());
+        let _first = other.leave(None);
+        let _behind = (take(&mut other, 99), other.leave(None));
         assert_eq!(turns.pipelined.available_permits(), 5);
         assert!(take(&mut other, 98), "two more");
         other.rest();
@@ -460,12 +462,12 @@ mod tests {
         assert!(take(&mut deep, Lane::Pipelined));
         assert!(!take(&mut behind, Lane::Pipelined));
         assert!(take(&mut single, Lane::Single));
-        let held = single.leave();
+        let held = single.leave(None);
         assert!(
             !take(&mut behind, Lane::Single),
             "it has changed lines, and somebody is before it in this one"
         );
-        drop(deep.leave());
+        drop(deep.leave(None));
         assert!(!take(&mut behind, Lane::Single), "it does not wait in the other any more");
         drop(held);
         assert!(take(&mut behind, Lane::Single));
@@ -480,9 +482,9 @@ mod tests {
         let free = || (turns.singles.available_permits(), turns.pipelined.available_permits());
         let [mut one, mut other] = [(); 2].map(|()| Admission::default());
         assert!(take(&mut one, Lane::Single));
-        let first = one.leave();
+        let first = one.leave(None);
         assert!(take(&mut one, Lane::Pipelined));
-        let second = one.leave();
+        let second = one.leave(None);
         assert_eq!(free(), (8, 6));
         let rest = turns.pipelined.clone().try_acquire_many_owned(6).unwrap();
         assert!(!take(&mut other, Lane::Single));
@@ -490,7 +492,7 @@ mod tests {
         assert!(!take(&mut other, Lane::Single));
         tokio::time::advance(Duration::from_millis(2)).await;
         assert!(take(&mut other, Lane::Single));
-        let _held = other.leave();
+        let _held = other.leave(None);
         assert_eq!(free(), (7, 0));
         assert!(!take(&mut other, Lane::Pipelined), "it has something under way");
         drop((first, second, rest));

@@ -326,7 +326,7 @@ impl<S: Store> Connection<S> {
 
     /// `looked`: at the key of a `GET`, just now.
     fn admit(&mut self, id: Id, request: Request, looked: Option<Look<S::Missed>>, cx: &mut Context<'_>) {
-        let leave = self.admission.leave();
+        let leave = self.admission.leave(self.ahead.room());
         let access = request.access();
         let unhindered = self.pipeline.unfinished() == 0;
         let mut ahead = Ahead::default();

@@ -48,6 +48,7 @@ use self::output::{BUFFER_KEPT_BYTES, Output};
 use self::pipeline::{Pipeline, Ticket};
 use self::rows::Rows;
 use self::sets::Sets;
+use self::unread::Ahead;
 use self::watch::Watch;
 use crate::command::{Conversation, Release, Request, Transactions, Waited, Wanted};
 use crate::command_table::Id;
@@ -94,7 +95,7 @@ pub(crate) struct Connection<S: Store> {
     parser: Parser,
     input: BytesMut,
     /// Of what of it was read ahead of a client that reads nothing.
-    ahead: Option<Share>,
+    ahead: Ahead,
     output: Output,
     pipeline: Pipeline<Asked, Due>,
     running: FuturesUnordered<BoxFuture<'static, (Ticket, Due)>>,
@@ -164,7 +165,7 @@ impl<S: Store> Connection<S> {
             shared,
             io,
             input: BytesMut::new(),
-            ahead: None,
+            ahead: Ahead::default(),
             output: Output::default(),
             pipeline: Pipeline::default(),
             running: FuturesUnordered::new(),
@@ -499,7 +500,7 @@ impl<S: Store> Connection<S> {
 
     fn close_intake(&mut self) {
         self.intake = Intake::Closed;
-        (self.input, self.ahead) = (BytesMut::new(), None);
+        (self.input, self.ahead) = (BytesMut::new(), Ahead::default());
         self.admission.leave_all_lines();
     }
 

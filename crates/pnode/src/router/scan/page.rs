@@ -533,7 +533,7 @@ impl Pages {
         let says = match deadline.limit(&*self.core.env.clock, PAGE_ANSWER_MAX, asked).await {
             Ok(says) => says,
             Err(e) => {
-                if e.kind != ErrorKind::Overloaded {
+                if e.kind != ErrorKind::Overloaded && !deadline.is_over(&*self.core.env.clock) {
                     self.core.health.server_failed(node, self.core.env.clock.holder_ns());
                 }
                 return Err(Redo(e));
