@@ -20,6 +20,9 @@ use crate::view::Sst;
 /// How long one replica may take. A block comes from a disk in far less; another replica is asked then.
 const REPLICA_ANSWER_MAX: Duration = unhurried(Duration::from_millis(500));
 
+/// A server that has not answered for so long is silent, whoever's time is over.
+pub(crate) const SILENT_NS: u64 = 250_000_000;
+
 /// What the SSTables have of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum SstFound {
@@ -141,8 +144,8 @@ impl SstSearch {
             if matches!(says, Ok(SstSays::Value(_) | SstSays::Tombstone(_) | SstSays::NoEntry)) {
                 self.core.distances.answered(node, clock.holder_ns().saturating_sub(now_ns));
             }
-            if says.is_ok() && !perfect {
-                self.core.health.server_answered(node);
+            if !perfect && says.as_ref().is_ok_and(|says| !matches!(says, SstSays::Unreadable(..))) {
+                self.core.health.server_answered(node, now_ns);
             }
             if let Ok(SstSays::Large(bytes)) = says {
                 says = Box::pin(self.get_large(peer, get(), bytes, purse, deadline)).await;
@@ -189,8 +192,9 @@ impl SstSearch {
                 }
                 Err(e) => {
                     // (From now on: it may have been waited for. Not if its caller had no time to wait.)
-                    if !deadline.is_over(clock) {
-                        self.core.health.server_failed(node, clock.holder_ns());
+                    let failed_ns = clock.holder_ns();
+                    if !deadline.is_over(clock) || failed_ns.saturating_sub(now_ns) >= SILENT_NS {
+                        self.core.health.server_failed(node, failed_ns);
                     }
                     failed.extend(left.iter().map(|sst| (sst.meta.id, node)));
                     // That a server is down is no answer to whoever asks what became of a damaged record.

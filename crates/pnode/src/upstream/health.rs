@@ -30,6 +30,7 @@ struct Avoided {
 /// Of a server.
 #[derive(Clone, Copy)]
 struct Silence {
+    failed_ns: u64,
     until_ns: u64,
     avoided_ns: u64,
 }
@@ -45,12 +46,13 @@ impl Health {
             None => first,
         };
         let until_ns = now_ns.saturating_add(avoided_ns);
-        avoided.servers.insert(node, Silence { until_ns, avoided_ns });
+        avoided.servers.insert(node, Silence { failed_ns: now_ns, until_ns, avoided_ns });
     }
 
-    pub fn server_answered(&self, node: NodeId) {
+    /// What it was asked at `asked_ns`. If it has failed since, that says more.
+    pub fn server_answered(&self, node: NodeId, asked_ns: u64) {
         let mut avoided = self.avoided.lock();
-        if !avoided.servers.is_empty() {
+        if avoided.servers.get(&node).is_some_and(|silence| silence.failed_ns <= asked_ns) {
             avoided.servers.remove(&node);
         }
     }
@@ -99,8 +101,11 @@ mod tests {
                 && !health.is_avoided(NodeId(2), sst_id(8), ms(1))
         );
         assert!(!health.is_avoided(NodeId(2), sst_id(7), ms(5000)));
-        health.server_answered(NodeId(1));
-        assert!(!health.is_avoided(NodeId(1), sst_id(9), ms(1)));
+        health.server_failed(NodeId(1), ms(600));
+        health.server_answered(NodeId(1), ms(599));
+        assert!(health.is_avoided(NodeId(1), sst_id(9), ms(601)), "it was asked before");
+        health.server_answered(NodeId(1), ms(600));
+        assert!(!health.is_avoided(NodeId(1), sst_id(9), ms(601)));
     }
 
     #[test]
@@ -116,7 +121,7 @@ mod tests {
             now_ms += until_ms;
         }
         assert_eq!(lasted, [500, 1000, 2000, 4000, 8000, 8000]);
-        health.server_answered(NodeId(1));
+        health.server_answered(NodeId(1), now_ms * 1_000_000);
         health.server_failed(NodeId(1), now_ms * 1_000_000);
         assert!(!health.is_avoided(NodeId(1), sst_id(9), (now_ms + 500) * 1_000_000), "from the beginning");
     }

@@ -134,9 +134,11 @@ impl Writer {
                 // First: who waits for SSTables with a number holds up all that come after it.
                 let searched = self.search(&ops, deadlines.taken).await?;
                 // Large values take room that others wait for: not while this one waits for its turn.
-                let begun = match searched.bytes() > LARGE_BYTES {
-                    true => Begun::Nothing,
-                    false => Begun::Searched(searched),
+                let begun = if searched.bytes() > LARGE_BYTES {
+                    drop(searched);
+                    Begun::Nothing
+                } else {
+                    Begun::Searched(searched)
                 };
                 (self.own_identity(&ops, options.lane, deadlines).await?, begun)
             }

@@ -30,12 +30,14 @@ mod transaction;
 mod waiting;
 mod whole;
 
+use bytes::Bytes;
 use futures::future::BoxFuture;
 
 use crate::clients::ClientEntry;
 use crate::command_table::{self, COMMANDS, Family, Id};
 use crate::config::Order;
 use crate::frame::{Command, Protocol, Reply};
+use crate::replies::SHORT_BYTES;
 use crate::shared::Shared;
 use crate::store::Store;
 use crate::subcommands;
@@ -208,9 +210,9 @@ fn run<S: Store>(
         Id::Unwatch => transaction::unwatch(conversation),
         Id::Quit => return Action::Close(Some(Reply::OK)),
         Id::Ping if command.len() > 2 => errors::wrong_arity("ping"),
-        Id::Ping if command.len() == 2 => Reply::Bulk(command.bytes(1)),
+        Id::Ping if command.len() == 2 => echoed(command),
         Id::Ping => Reply::Simple("PONG"),
-        Id::Echo => Reply::Bulk(command.bytes(1)),
+        Id::Echo => echoed(command),
         Id::Hello => return hello::hello(command, conversation),
         Id::Auth => return hello::auth(command, conversation),
         Id::Acl => return acl::acl(command, conversation),
@@ -228,6 +230,12 @@ fn run<S: Store>(
         _ => errors::wrong_arity(spec.name),
     };
     Action::Reply(reply)
+}
+
+/// A short one is copied: the reply may wait, and would keep all that came with it.
+fn echoed(command: &Command) -> Reply {
+    let argument = command.bytes(1);
+    Reply::Bulk(if argument.len() <= SHORT_BYTES { Bytes::copy_from_slice(&argument) } else { argument })
 }
 
 /// Case does not matter in option and subcommand names.

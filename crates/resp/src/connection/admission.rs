@@ -38,7 +38,7 @@ pub(super) struct Leave {
     _turn: Option<OwnedSemaphorePermit>,
     _room: Vec<Share>,
     _carried: Option<OwnedSemaphorePermit>,
-    _ahead: Option<Arc<Share>>,
+    _ahead: Option<Arc<Vec<Share>>>,
 }
 
 /// Of the command that is being received.
@@ -270,7 +270,7 @@ impl Admission {
     }
 
     /// For the command that was received. `ahead`: the room of what it was read ahead with.
-    pub fn leave(&mut self, ahead: Option<Arc<Share>>) -> Leave {
+    pub fn leave(&mut self, ahead: Option<Arc<Vec<Share>>>) -> Leave {
         self.due = None;
         self.taking_bytes = None;
         Leave {

@@ -10,7 +10,7 @@ use std::task::Context;
 use std::time::Duration;
 
 use bytes::BytesMut;
-use sextant_environment::room::Share;
+use sextant_environment::room::{Room, Share};
 use tokio::time::Sleep;
 
 use super::output::BUFFER_KEPT_BYTES;
@@ -26,14 +26,29 @@ const AGAIN: Duration = Duration::from_millis(100);
 #[derive(Default)]
 pub(super) struct Ahead {
     /// Of all of the input's buffer: commands that are slices of it keep it, too.
-    room: Option<Arc<Share>>,
+    room: Option<Arc<Vec<Share>>>,
     again: Option<Pin<Box<Sleep>>>,
 }
 
 impl Ahead {
     /// What a command is to keep as long as its arguments.
-    pub fn room(&self) -> Option<Arc<Share>> {
+    pub fn room(&self) -> Option<Arc<Vec<Share>>> {
         self.room.clone()
+    }
+
+    /// Takes room for a buffer of so many bytes: what it has is part of it, if no command keeps the buffer before.
+    fn grow(&mut self, ahead: &Room, bytes: usize) -> bool {
+        let (held, kept) = match self.room.take().map(Arc::try_unwrap) {
+            Some(Err(kept)) => (Vec::new(), Some(kept)),
+            Some(Ok(held)) => (held, None),
+            None => (Vec::new(), None),
+        };
+        let has: usize = held.iter().map(Share::bytes).sum();
+        let more = ahead.try_take(bytes.saturating_sub(has));
+        let grows = more.is_some();
+        let shares: Vec<Share> = held.into_iter().chain(more).collect();
+        self.room = if shares.is_empty() { kept } else { Some(Arc::new(shares)) };
+        grows
     }
 }
 
@@ -56,18 +71,17 @@ impl<S: Store> Connection<S> {
         if capacity > AHEAD_BYTES_MAX {
             return false;
         }
-        let Some(room) = self.shared.ahead.try_take(capacity) else {
+        if !self.ahead.grow(&self.shared.ahead, capacity) {
             let again = self.ahead.again.get_or_insert_with(|| Box::pin(tokio::time::sleep(AGAIN)));
             if again.as_mut().poll(cx).is_ready() {
                 self.ahead.again = None;
                 cx.waker().wake_by_ref();
             }
             return false;
-        };
+        }
         let mut input = BytesMut::with_capacity(capacity);
         input.extend_from_slice(&self.input);
-        self.input = input;
-        self.ahead = Ahead { room: Some(Arc::new(room)), again: None };
+        (self.input, self.ahead.again) = (input, None);
         true
     }
 
@@ -77,5 +91,31 @@ impl<S: Store> Connection<S> {
             self.input = BytesMut::from(&self.input[..]);
             self.ahead = Ahead::default();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KIB: usize = 1024;
+
+    #[test]
+    fn a_buffer_grows_into_its_own_room_unless_a_command_keeps_the_one_before() {
+        let room = Room::new(16 * KIB);
+        let mut ahead = Ahead::default();
+        assert!(ahead.grow(&room, 4 * KIB) && ahead.grow(&room, 8 * KIB) && ahead.grow(&room, 12 * KIB));
+        assert_eq!(room.held_bytes(), 12 * KIB);
+        let command = ahead.room();
+        assert!(!ahead.grow(&room, 16 * KIB), "12 KiB are kept");
+        assert_eq!(room.held_bytes(), 12 * KIB);
+        drop(command);
+        assert!(ahead.grow(&room, 16 * KIB));
+        assert_eq!(room.held_bytes(), 16 * KIB);
+        let command = ahead.room();
+        drop(ahead);
+        assert_eq!(room.held_bytes(), 16 * KIB, "as long as its arguments");
+        drop(command);
+        assert_eq!(room.held_bytes(), 0);
     }
 }

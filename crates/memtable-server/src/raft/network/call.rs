@@ -23,7 +23,8 @@ pub(super) type RpcResult<T> = std::result::Result<T, RPCError<TypeConfig>>;
 
 /// An append has data and an fsync behind it; Raft retries.
 pub(super) const APPEND_TIMEOUT: Duration = unhurried(Duration::from_secs(2));
-/// A vote has an fsync behind it. Raft waits for a leader's lease at most: far shorter than this.
+/// A vote has an fsync behind it. Raft itself waits no longer than a leader's lease lasts, and asks for no vote twice: so that is the limit
+/// of what a majority's fsyncs may take, unless the lease is longer than this.
 pub(super) const VOTE_TIMEOUT: Duration = unhurried(Duration::from_secs(2));
 /// Whether it would be given costs nothing.
 pub(super) const PRE_VOTE_TIMEOUT: Duration = unhurried(Duration::from_millis(300));
