@@ -1,10 +1,15 @@
 //! Ports: chosen once, remembered, checked before the servers start.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use sextant_common::error::Result;
 use sextant_environment::Env;
 use sextant_environment::env::{Door, free_port};
+
+/// How often a port that is taken is looked at again.
+const AGAIN: Duration = Duration::from_millis(100);
+const TRIES: u32 = 30;
 
 /// The ports of a cluster, by what they are for (`memtable-1`, `pnode-2-resp`).
 pub type Remembered = BTreeMap<String, u16>;
@@ -37,9 +42,16 @@ pub fn loopback(port: u16) -> String {
     format!("{LOOPBACK}:{port}")
 }
 
-/// Whether somebody could listen there now.
+/// Whether somebody could listen there. Asked for a while: a process that this one is starting has all of its listeners, until it runs
+/// its own program, also those that this one has closed since.
 pub async fn is_free(env: &Env, port: u16) -> bool {
-    env.net.bind(loopback(port), Door::Members).await.is_ok()
+    for _ in 0..TRIES {
+        if env.net.bind(loopback(port), Door::Members).await.is_ok() {
+            return true;
+        }
+        tokio::time::sleep(AGAIN).await;
+    }
+    false
 }
 
 #[cfg(test)]
@@ -62,5 +74,10 @@ mod tests {
         let listener = env.net.bind(loopback(0), Door::Members).await.unwrap();
         let port = listener.local_addr().unwrap().port();
         assert!(!is_free(&env, port).await);
+        let let_go = async {
+            tokio::time::sleep(5 * AGAIN).await;
+            drop(listener);
+        };
+        assert!(tokio::join!(is_free(&env, port), let_go).0, "it was let go meanwhile");
     }
 }
