@@ -151,13 +151,13 @@ fn is_missing(core: &Core, partition: PartitionId, sst: &Arc<Sst>) -> bool {
 }
 
 async fn fetch(core: &Core, sst: &Sst, attempt: u32) -> Result<()> {
-    let now_ns = core.env.clock.holder_ns();
+    let asked_ns = core.env.clock.holder_ns();
     let mut replicas: Vec<NodeId> =
         sst.meta.replicas.iter().copied().filter(|n| core.sstables.contains_key(n)).collect();
     let start = sst.meta.id.counter.wrapping_add(attempt) as usize % replicas.len().max(1);
     replicas.rotate_left(start);
     // A stable sort: healthy ones first, each group still in the rotated order.
-    replicas.sort_by_key(|n| core.health.is_avoided(*n, sst.meta.id, now_ns));
+    replicas.sort_by_key(|n| core.health.is_avoided(*n, sst.meta.id, asked_ns));
     let node = *replicas.first().ok_or_else(|| Error::unavailable("no replica is in the configuration"))?;
     let fetched = fetch_from(core, sst, node).await;
     if let Err(e) = &fetched {
@@ -165,7 +165,7 @@ async fn fetch(core: &Core, sst: &Sst, attempt: u32) -> Result<()> {
         core.health.replica_failed(node, sst.meta.id, now_ns);
         // It hangs, or is not there: the others' turn comes first for further tables too.
         if e.kind == ErrorKind::Unavailable {
-            core.health.server_failed(node, now_ns);
+            core.health.server_failed(node, asked_ns, now_ns, false);
         }
     }
     fetched

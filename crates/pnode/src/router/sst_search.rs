@@ -20,9 +20,6 @@ use crate::view::Sst;
 /// How long one replica may take. A block comes from a disk in far less; another replica is asked then.
 const REPLICA_ANSWER_MAX: Duration = unhurried(Duration::from_millis(500));
 
-/// A server that has not answered for so long is silent, whoever's time is over.
-pub(crate) const SILENT_NS: u64 = 250_000_000;
-
 /// What the SSTables have of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum SstFound {
@@ -191,11 +188,7 @@ impl SstSearch {
                     }
                 }
                 Err(e) => {
-                    // (From now on: it may have been waited for. Not if its caller had no time to wait.)
-                    let failed_ns = clock.holder_ns();
-                    if !deadline.is_over(clock) || failed_ns.saturating_sub(now_ns) >= SILENT_NS {
-                        self.core.health.server_failed(node, failed_ns);
-                    }
+                    self.core.health.server_failed(node, now_ns, clock.holder_ns(), deadline.is_over(clock));
                     failed.extend(left.iter().map(|sst| (sst.meta.id, node)));
                     // That a server is down is no answer to whoever asks what became of a damaged record.
                     if last_error.kind != ErrorKind::Corrupt {

@@ -10,6 +10,8 @@ use sextant_common::ids::{NodeId, SstId};
 const SERVER_AVOIDED: Duration = Duration::from_millis(500);
 /// And at most: then somebody waits for it again.
 const SERVER_AVOIDED_MAX: Duration = Duration::from_secs(8);
+/// A server that has not answered for so long is silent, whoever's time is over.
+const ENOUGH: Duration = Duration::from_millis(250);
 /// How long a replica that lacks a table, or has a damaged one, is avoided. Repair takes longer than this; the manifest
 /// tells when it is done.
 const REPLICA_AVOIDED: Duration = Duration::from_secs(5);
@@ -36,7 +38,12 @@ struct Silence {
 }
 
 impl Health {
-    pub fn server_failed(&self, node: NodeId, now_ns: u64) {
+    /// It has not answered at `now_ns` what it was asked at `asked_ns`; it is avoided from now on, as it may have been waited for. `hurried`:
+    /// whoever asked has no more time. That says nothing of the server, unless it had enough.
+    pub fn server_failed(&self, node: NodeId, asked_ns: u64, now_ns: u64, hurried: bool) {
+        if hurried && now_ns.saturating_sub(asked_ns) < ENOUGH.as_nanos() as u64 {
+            return;
+        }
         let first = SERVER_AVOIDED.as_nanos() as u64;
         let mut avoided = self.avoided.lock();
         let avoided_ns = match avoided.servers.get(&node) {
@@ -90,7 +97,7 @@ mod tests {
     fn avoidance_ends_by_itself() {
         let health = Health::default();
         let ms = |ms: u64| ms * 1_000_000;
-        health.server_failed(NodeId(1), ms(0));
+        health.server_failed(NodeId(1), 0, ms(0), false);
         health.replica_failed(NodeId(2), sst_id(7), ms(0));
         assert!(
             health.is_avoided(NodeId(1), sst_id(9), ms(499))
@@ -101,11 +108,20 @@ mod tests {
                 && !health.is_avoided(NodeId(2), sst_id(8), ms(1))
         );
         assert!(!health.is_avoided(NodeId(2), sst_id(7), ms(5000)));
-        health.server_failed(NodeId(1), ms(600));
+        health.server_failed(NodeId(1), 0, ms(600), false);
         health.server_answered(NodeId(1), ms(599));
         assert!(health.is_avoided(NodeId(1), sst_id(9), ms(601)), "it was asked before");
         health.server_answered(NodeId(1), ms(600));
         assert!(!health.is_avoided(NodeId(1), sst_id(9), ms(601)));
+    }
+
+    #[test]
+    fn whoever_has_no_time_says_nothing_of_a_server_unless_it_had_enough() {
+        let (health, ms) = (Health::default(), |ms: u64| ms * 1_000_000);
+        health.server_failed(NodeId(1), ms(100), ms(349), true);
+        assert!(health.is_perfect());
+        health.server_failed(NodeId(1), ms(100), ms(350), true);
+        assert!(health.is_avoided(NodeId(1), sst_id(9), ms(351)));
     }
 
     #[test]
@@ -114,7 +130,7 @@ mod tests {
         let (mut now_ms, mut lasted) = (0, Vec::new());
         for _ in 0..6 {
             // All who waited.
-            (0..3).for_each(|late| health.server_failed(NodeId(1), (now_ms + late) * 1_000_000));
+            (0..3).for_each(|late| health.server_failed(NodeId(1), 0, (now_ms + late) * 1_000_000, false));
             let is_avoided = |ms: &u64| health.is_avoided(NodeId(1), sst_id(9), (now_ms + ms) * 1_000_000);
             let until_ms = (0..).find(|ms| !is_avoided(ms)).unwrap();
             lasted.push(until_ms - 2);
@@ -122,7 +138,7 @@ mod tests {
         }
         assert_eq!(lasted, [500, 1000, 2000, 4000, 8000, 8000]);
         health.server_answered(NodeId(1), now_ms * 1_000_000);
-        health.server_failed(NodeId(1), now_ms * 1_000_000);
+        health.server_failed(NodeId(1), 0, now_ms * 1_000_000, false);
         assert!(!health.is_avoided(NodeId(1), sst_id(9), (now_ms + 500) * 1_000_000), "from the beginning");
     }
 }

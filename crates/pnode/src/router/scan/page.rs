@@ -23,7 +23,6 @@ use crate::core::Core;
 use crate::filter_copies::Copies;
 use crate::router::merge::{MergedPage, merge_page};
 use crate::router::range::common_prefix;
-use crate::router::sst_search::SILENT_NS;
 use crate::snapshots::{OfPartition, Snapshot, Snapshots};
 use crate::tables::Tables;
 use crate::upstream::{
@@ -534,11 +533,9 @@ impl Pages {
         let says = match deadline.limit(&*self.core.env.clock, PAGE_ANSWER_MAX, asked).await {
             Ok(says) => says,
             Err(e) => {
-                let failed_ns = self.core.env.clock.holder_ns();
-                let was_silent = failed_ns.saturating_sub(now_ns) >= SILENT_NS;
-                if e.kind != ErrorKind::Overloaded && (was_silent || !deadline.is_over(&*self.core.env.clock))
-                {
-                    self.core.health.server_failed(node, failed_ns);
+                if e.kind != ErrorKind::Overloaded {
+                    let clock = &*self.core.env.clock;
+                    self.core.health.server_failed(node, now_ns, clock.holder_ns(), deadline.is_over(clock));
                 }
                 return Err(Redo(e));
             }
@@ -546,9 +543,7 @@ impl Pages {
         let why = |message| format!("sstable server {node} cannot scan: {message}");
         let error = match says {
             SstPageSays::Page(page) => {
-                if !self.core.health.is_perfect() {
-                    self.core.health.server_answered(node, now_ns);
-                }
+                self.core.health.server_answered(node, now_ns);
                 return Ok(page);
             }
             SstPageSays::Large(bytes) => return Err(NoPage::Large(bytes)),
