@@ -22,6 +22,8 @@ OVERLOADED_BACKOFF_MIN = 0.02
 REOPENED_MAX = 3
 #: As the servers have it.
 MESSAGE_BYTES_MAX = 24 * 1024 * 1024
+#: Of a write's session and number, which it gets last.
+REQUEST_ID_BYTES_MAX = 64
 
 _CHANNEL_OPTIONS = [
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
@@ -33,6 +35,9 @@ _CHANNEL_OPTIONS = [
     ("grpc.max_reconnect_backoff_ms", 2000),
 ]
 
+#: What Redis calls the objects of its protocol.
+_KINDS = {0: "string", 1: "hash", 2: "set", 3: "zset", 4: "list"}
+
 _MISFITS = {
     rows.MISFIT_NOT_AN_INTEGER: "the value is no integer",
     rows.MISFIT_NOT_A_NUMBER: "the value is no number",
@@ -43,12 +48,17 @@ _MISFITS = {
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """`expires_at`: in milliseconds since 1970; None: never."""
+    """`expires_at`: in milliseconds since 1970; None: never.
+
+    kind: "string", unless a scan has found an object of the Redis protocol ("hash", "set", "zset" or "list"), whose value is empty:
+    its elements are not here.
+    """
 
     key: bytes
     value: bytes
     version: int
     expires_at: Optional[int]
+    kind: str = "string"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,7 +178,10 @@ class Client:
         return [_record(key, reply) for key, reply in zip(request.keys, replies)]
 
     def scan(self, start="", end="", prefix="", reverse=False, limit=0, table="", deadline=None):
-        """The records in the order of their keys. The deadline is that of each page."""
+        """The records in the order of their keys, also objects of the Redis protocol (`Record.kind`). The deadline is that of each page.
+
+        Each page is of the table that has the name then.
+        """
         start, end, prefix = _bytes(start), _bytes(end), _bytes(prefix)
         if prefix:
             start, end = prefix, _prefix_end(prefix)
@@ -179,7 +192,8 @@ class Client:
             if page is None:
                 return
             for record in page.records:
-                yield Record(record.key, record.value, record.seq, record.expires_at or None)
+                kind = _KINDS.get(record.kind, str(record.kind))
+                yield Record(record.key, record.value, record.seq, record.expires_at or None, kind)
             last = page.records[-1].key
             if reverse:
                 request.end = last
@@ -252,6 +266,7 @@ class Client:
     # How they are sent.
 
     def _read(self, method, request, deadline):
+        _check_size(request)
         end = time.monotonic() + (self._deadline if deadline is None else deadline)
         return self._call(method, lambda: request, end, is_write=False)
 
@@ -264,6 +279,7 @@ class Client:
 
     def _send_once(self, method, request, deadline):
         """Under one session and one number, as often as it takes."""
+        _check_size(request)
         end = time.monotonic() + (self._deadline if deadline is None else deadline)
         ops = getattr(request, "ops", ())
         numbers = span(len(ops), sum(op.returns != 0 for op in ops))
@@ -344,7 +360,19 @@ class Client:
 
 
 def _bytes(value):
-    return value.encode() if isinstance(value, str) else bytes(value)
+    if isinstance(value, str):
+        return value.encode()
+    # (Of a number `bytes` would make so many zeros.)
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return bytes(value)
+    raise TypeError(f"keys and values are str or bytes, not {type(value).__name__}")
+
+
+def _check_size(request):
+    """gRPC itself refuses to send more, but with a status that tells nothing of that."""
+    size = request.ByteSize()
+    if size > MESSAGE_BYTES_MAX - REQUEST_ID_BYTES_MAX:
+        raise Error("invalid", f"the request has {size} bytes: the limit is 24 MiB")
 
 
 def _record(key, reply):

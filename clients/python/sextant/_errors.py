@@ -7,12 +7,12 @@ KIND = "sextant-kind"
 #: Kinds after which the same request may be sent again.
 AGAIN = frozenset(["retry", "not-leader", "overloaded", "unavailable", "stopping", "outcome-unknown"])
 
-#: Statuses of the gRPC layer that refuse a request before it is looked at.
+#: Statuses of the gRPC layer that refuse a request before it is looked at. (Not RESOURCE_EXHAUSTED: gRPC makes it of an HTTP/2 stream
+#: that was reset with ENHANCE_YOUR_CALM, whatever was done, and of an answer that is too long.)
 _REFUSED = {
     grpc.StatusCode.INVALID_ARGUMENT: "invalid",
     grpc.StatusCode.OUT_OF_RANGE: "invalid",
     grpc.StatusCode.UNIMPLEMENTED: "internal",
-    grpc.StatusCode.RESOURCE_EXHAUSTED: "overloaded",
 }
 
 #: How gRPC says that it has sent nothing, since nobody answers.

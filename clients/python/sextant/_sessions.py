@@ -47,7 +47,7 @@ class Sessions:
         try:
             while True:
                 if self._session is None:
-                    self._open(open_session)
+                    self._open(end, open_session)
                 with self._changed:
                     ticket = self._try_take(numbers) if self._line[0] is me else None
                     if ticket is not None:
@@ -65,14 +65,18 @@ class Sessions:
                 if self._line:
                     self._changed.notify_all()
 
-    def _open(self, open_session):
-        with self._opening:
+    def _open(self, end, open_session):
+        if not self._opening.acquire(timeout=max(0.0, end - time.monotonic())):
+            raise Error("unavailable", "no session could be opened in time")
+        try:
             # Somebody else may have opened one meanwhile.
             if self._session is None:
                 opened = Session(open_session())
                 with self._changed:
                     self._session = opened
                     self._changed.notify_all()
+        finally:
+            self._opening.release()
 
     def _try_take(self, numbers):
         session = self._session

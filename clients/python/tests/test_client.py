@@ -7,12 +7,13 @@ import subprocess
 import tempfile
 import threading
 import time
+import types
 import unittest
 
 import grpc
 
 import sextant
-from sextant._errors import KIND
+from sextant._errors import KIND, failure_of
 from sextant._proto import kv_pb2 as kv
 from sextant._proto.kv_pb2_grpc import KvServicer, KvStub, add_KvServicer_to_server
 from sextant._sessions import WINDOW, Sessions, span
@@ -256,6 +257,36 @@ class OfACluster(unittest.TestCase):
         self.assertEqual(self.client.increment("threads", 0), 160)
 
 
+class BrokenCall(grpc.RpcError):
+    """As gRPC raises it."""
+
+    def __init__(self, code, *kinds):
+        self._code = code
+        self._kinds = kinds
+
+    def code(self):
+        return self._code
+
+    def details(self):
+        return "Stream removed"
+
+    def trailing_metadata(self):
+        return [(KIND, kind) for kind in self._kinds]
+
+
+class Pages:
+    """The answer to a scan."""
+
+    def __init__(self, *pages):
+        self._pages = iter(pages)
+
+    def __iter__(self):
+        return self._pages
+
+    def cancel(self):
+        pass
+
+
 class WithoutACluster(unittest.TestCase):
     def test_what_cannot_be_meant_is_refused(self):
         for arguments, options in [
@@ -270,6 +301,69 @@ class WithoutACluster(unittest.TestCase):
                 sextant.Client(*arguments, **options)
         with self.assertRaises(FileNotFoundError):
             sextant.Client("a:1", ca="/nowhere/ca.pem")
+
+    def client(self, **methods):
+        """One that asks these instead of two p-nodes."""
+        client = sextant.Client("127.0.0.1:1", deadline=PATIENCE)
+        self.addCleanup(client.close)
+        client._stubs = [types.SimpleNamespace(**methods)] * 2
+        return client
+
+    def test_keys_and_values_are_text_or_bytes(self):
+        c = self.client()
+        for key, value in [("k", 5), (5, "v"), ("k", None), (["k"], "v"), ("k", 1.5), ("k", [1, 2])]:
+            for call in [c.put, c.insert, c.append, sextant.Operation.put, sextant.Operation.append]:
+                with self.assertRaises(TypeError):
+                    call(key, value)
+        for call in [c.get, c.delete, c.increment, sextant.Operation.delete, sextant.Operation.increment]:
+            with self.assertRaises(TypeError):
+                call(5)
+        for value in ["v", b"v", bytearray(b"v"), memoryview(b"v")]:
+            self.assertEqual(sextant.Operation.put(value, value)._wire.value, b"v")
+
+    def test_a_scan_says_which_records_are_objects(self):
+        records = [kv.KvRecord(key=b"h", seq=1, kind=1), kv.KvRecord(key=b"s", value=b"v", seq=2)]
+        answers = iter([Pages(kv.KvScanPage(records=records)), Pages()])
+        c = self.client(Scan=lambda request, timeout, metadata: next(answers))
+        found = [(record.key, record.value, record.kind) for record in c.scan()]
+        self.assertEqual(found, [(b"h", b"", "hash"), (b"s", b"v", "string")])
+
+    def test_what_no_server_takes_is_not_sent(self):
+        with self.assertRaises(sextant.Error) as raised:
+            self.client().put("k", bytes(25 << 20))
+        self.assertEqual((raised.exception.kind, raised.exception.perhaps_done), ("invalid", False))
+
+    def test_only_who_is_named_has_refused(self):
+        exhausted = grpc.StatusCode.RESOURCE_EXHAUSTED
+        self.assertFalse(failure_of(BrokenCall(exhausted, "overloaded")).perhaps_done)
+        self.assertFalse(failure_of(BrokenCall(grpc.StatusCode.OUT_OF_RANGE)).perhaps_done)
+        for code in [exhausted, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL, grpc.StatusCode.CANCELLED]:
+            lost = failure_of(BrokenCall(code))
+            self.assertEqual((lost.kind, lost.perhaps_done, lost.blames_server), ("unavailable", True, True))
+
+    def test_a_write_that_the_transport_broke_off_gets_no_other_number(self):
+        failures = iter(
+            [BrokenCall(grpc.StatusCode.RESOURCE_EXHAUSTED), BrokenCall(grpc.StatusCode.FAILED_PRECONDITION, "unknown-session")]
+        )
+        numbers = []
+
+        def put(request, timeout, metadata):
+            numbers.append((request.request.session, request.request.number))
+            raise next(failures)
+
+        opened = lambda request, timeout, metadata: kv.KvOpenSessionReply(session=7)
+        with self.assertRaises(sextant.Error) as raised:
+            self.client(Put=put, OpenSession=opened).put("k", "v")
+        self.assertEqual((raised.exception.kind, raised.exception.perhaps_done), ("outcome-unknown", True))
+        self.assertEqual(numbers, [(7, 1), (7, 1)])
+
+    def test_nobody_waits_longer_for_a_session_than_the_deadline(self):
+        sessions = Sessions()
+        with sessions._opening:
+            with self.assertRaises(sextant.Error) as raised:
+                sessions.take(time.monotonic(), None)
+        self.assertEqual((raised.exception.kind, raised.exception.perhaps_done), ("unavailable", False))
+        self.assertEqual(sessions.take(time.monotonic() + PATIENCE, lambda: 7)[1], 1)
 
     def test_numbers_in_flight_stay_within_the_window(self):
         sessions, end = Sessions(), time.monotonic() + PATIENCE

@@ -1,6 +1,6 @@
 //! Where it is asked who somebody is: the users that are known here, and those who may always come in.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -80,18 +80,52 @@ pub struct Desk {
     known: ArcSwap<Known>,
     /// Rises with each change of what is known.
     generation: AtomicU64,
+    /// One looks at a time: what was loaded later is not replaced by what was loaded before it.
+    looking: tokio::sync::Mutex<()>,
     comparisons: Comparisons,
     outcomes: Outcomes,
     wrong_passwords: Mutex<Lines>,
     refusals: Mutex<Lines>,
 }
 
+#[derive(Default)]
 struct Known {
     users: Users,
+    /// Of each of them.
+    seen: HashMap<String, Seen>,
     /// 0: nothing is stored.
     version: u64,
     /// Whether it was ever asked for with success.
     loaded: bool,
+}
+
+/// What tells a user from the next one of its name.
+struct Seen {
+    /// Since which generation there is this one.
+    since: u64,
+    /// The last that it had, as hashes.
+    passwords: Vec<String>,
+}
+
+impl Known {
+    /// What is known from this generation on, when these users are stored as this version.
+    fn next(&self, users: Users, version: u64, generation: u64) -> Self {
+        let seen = |(name, user): (&str, &User)| {
+            let before = self.users.get(name).and_then(|_| self.seen.get(name));
+            let same = before.filter(|before| !user.may_be_another(&before.passwords));
+            let since = same.map_or(generation, |same| same.since);
+            // (In between it may have none.)
+            let last = same.map_or(&[][..], |same| &same.passwords);
+            let passwords = if user.passwords().is_empty() { last } else { user.passwords() }.to_vec();
+            (name.to_owned(), Seen { since, passwords })
+        };
+        let seen = users.iter().map(seen).collect();
+        Self { users, seen, version, loaded: true }
+    }
+
+    fn since_of(&self, name: &str) -> u64 {
+        self.seen.get(name).map_or(0, |seen| seen.since)
+    }
 }
 
 #[derive(Default)]
@@ -149,8 +183,9 @@ impl Desk {
             env,
             keeper,
             superusers: config.superusers.clone(),
-            known: ArcSwap::from_pointee(Known { users: Users::default(), version: 0, loaded: false }),
+            known: ArcSwap::default(),
             generation: AtomicU64::new(1),
+            looking: tokio::sync::Mutex::default(),
             outcomes,
             wrong_passwords: Mutex::default(),
             refusals: Mutex::default(),
@@ -162,14 +197,16 @@ impl Desk {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// A user by name, who has shown who it is before (or by a certificate).
+    /// A user by name, who has shown who it is before (or by a certificate). Whoever was let in by a password is this one only if it is
+    /// there [`since`](Principal::since) the same generation.
     pub fn find(&self, name: &str) -> Option<Arc<Principal>> {
         if self.superusers.contains_key(name) {
-            return Some(Arc::new(Principal { name: name.to_owned(), rights: Rights::all() }));
+            return Some(Arc::new(Principal { name: name.to_owned(), rights: Rights::all(), since: 0 }));
         }
         let known = self.known.load();
         let user = known.users.get(name).filter(|user| user.enabled)?;
-        Some(Arc::new(Principal { name: name.to_owned(), rights: user.rights.clone() }))
+        let (rights, since) = (user.rights.clone(), known.since_of(name));
+        Some(Arc::new(Principal { name: name.to_owned(), rights, since }))
     }
 
     /// Who says nothing, if that is somebody.
@@ -202,29 +239,27 @@ impl Desk {
         if password.len() > password::PASSWORD_BYTES_MAX || check_name(name).is_err() {
             return Err(wrong());
         }
-        let user = match self.superusers.get(name) {
-            Some(phc) => Some(User {
-                passwords: Some(phc.clone()).filter(|phc| !phc.is_empty()).into_iter().collect(),
-                enabled: true,
-                ..User::default()
-            }),
+        let (user, since) = match self.superusers.get(name) {
+            Some(phc) => (Some(superuser(phc)), 0),
             None => {
                 let known = self.known.load();
                 if !known.loaded {
                     return Err(Error::unavailable("the list of users is not known yet"));
                 }
-                known.users.get(name).cloned()
+                (known.users.get(name).cloned(), known.since_of(name))
             }
         };
+        // (Not one who has come to have the name meanwhile.)
+        let found = || self.find(name).filter(|found| found.since == since).ok_or_else(wrong);
         let enabled = user.as_ref().is_some_and(|user| user.enabled);
         if enabled && user.as_ref().is_some_and(|user| user.nopass) {
-            return self.find(name).ok_or_else(wrong);
+            return found();
         }
         // Nobody is told whether a name is a user's, nor whether that has no password: it takes as long.
         let user = user.filter(|user| !user.nopass && !user.passwords.is_empty()).unwrap_or_else(nobody);
         let is_right = self.comparisons.knows(name, password, user, from).await?;
         match is_right && enabled {
-            true => self.find(name).ok_or_else(wrong),
+            true => found(),
             false => Err(wrong()),
         }
     }
@@ -303,6 +338,7 @@ impl Desk {
 
     /// Loads the list, if it has changed.
     pub async fn refresh(&self) -> Result<()> {
+        let _looking = self.looking.lock().await;
         let stored = self.keeper.load().await?;
         let version = stored.as_ref().map_or(0, |stored| stored.version);
         let known = self.known.load();
@@ -313,8 +349,9 @@ impl Desk {
             Some(stored) => Users::parse(&stored.text, &*self.env.rng)?,
             None => Users::default(),
         };
-        self.known.store(Arc::new(Known { users, version, loaded: true }));
-        self.generation.fetch_add(1, Ordering::Release);
+        let generation = self.generation() + 1;
+        self.known.store(Arc::new(known.next(users, version, generation)));
+        self.generation.store(generation, Ordering::Release);
         Ok(())
     }
 
@@ -357,6 +394,12 @@ impl std::fmt::Debug for Desk {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Desk")
     }
+}
+
+/// `phc`: of its password, "" if it has none.
+fn superuser(phc: &str) -> User {
+    let passwords = Some(phc.to_owned()).filter(|phc| !phc.is_empty()).into_iter().collect();
+    User { passwords, enabled: true, ..User::default() }
 }
 
 /// Somebody whose password is compared for as long as anybody's, and never right.
@@ -471,6 +514,38 @@ mod tests {
         desk.set("root", "alice", words("on")).await.unwrap();
         let names: Vec<_> = desk.list().into_iter().map(|(name, _)| name).collect();
         assert_eq!(names, ["by-certificate", "root", "alice", "bob"]);
+    }
+
+    #[tokio::test]
+    async fn a_user_that_is_made_anew_is_another_one_also_if_nobody_saw_it_go() {
+        let keeper = Arc::new(Memory::default());
+        let (here, there) = (desk(&keeper), desk(&keeper));
+        here.set("root", "app", words("on >old")).await.unwrap();
+        here.set("root", "other", words("on >x")).await.unwrap();
+        there.refresh().await.unwrap();
+        let since = |desk: &Desk, name| desk.find(name).map(|who| who.since);
+        let [first, others] = ["app", "other"].map(|name| [&here, &there].map(|desk| since(desk, name)));
+        assert_eq!(here.authenticate("app", b"old", None).await.unwrap().since, first[0].unwrap());
+
+        // Whoever only changes is the same.
+        for change in ["+@read ~*", "on >old", ">next", "<old", "off", "on"] {
+            here.set("root", "app", words(change)).await.unwrap();
+            there.refresh().await.unwrap();
+        }
+        assert_eq!([&here, &there].map(|desk| since(desk, "app")), first);
+
+        // One of them does not look between the two.
+        assert!(here.remove("root", "app").await.unwrap());
+        assert_eq!(since(&here, "app"), None);
+        here.set("root", "app", words("on >new")).await.unwrap();
+        there.refresh().await.unwrap();
+        for (desk, first) in [(&here, first[0]), (&there, first[1])] {
+            assert!(since(desk, "app") > first);
+            desk.authenticate("app", b"next", None).await.unwrap_err();
+            assert_eq!(desk.authenticate("app", b"new", None).await.unwrap().since, desk.generation());
+        }
+        assert_eq!([&here, &there].map(|desk| since(desk, "other")), others);
+        assert_eq!(since(&here, "root"), Some(0));
     }
 
     #[tokio::test]

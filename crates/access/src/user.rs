@@ -13,6 +13,8 @@ use crate::rights::{Class, DEFAULT_TABLE, KeyRule, Rights};
 const NAME_BYTES_MAX: usize = 64;
 /// Passwords of one user: an old one and its successor, and some.
 const PASSWORDS_MAX: usize = 8;
+/// Words of one change that have a password: each takes as long as some comparisons.
+const PASSWORD_WORDS_MAX: usize = 2 * PASSWORDS_MAX;
 /// Patterns of one user, of keys and of tables each.
 const PATTERNS_MAX: usize = 256;
 
@@ -39,23 +41,41 @@ pub struct User {
 }
 
 impl User {
-    /// Changes it as the words say, from left to right; not at all if one of them is not understood. Takes 30 ms for each password in it.
+    /// Changes it as the words say, from left to right; not at all if one of them is not understood. Takes 30 ms for each password in it,
+    /// and as long for each that the user has by then.
     pub fn apply<'a>(&mut self, words: impl IntoIterator<Item = &'a str>, rng: &dyn Rng) -> Result<()> {
         let mut changed = self.clone();
-        words.into_iter().try_for_each(|word| changed.apply_word(word, rng))?;
-        if changed.passwords.len() > PASSWORDS_MAX {
-            return Err(Error::invalid(format!("a user has at most {PASSWORDS_MAX} passwords")));
+        let mut with_password = 0;
+        for word in words {
+            with_password += usize::from(word.starts_with(['>', '<']));
+            if with_password > PASSWORD_WORDS_MAX {
+                return Err(Error::invalid(format!(
+                    "at most {PASSWORD_WORDS_MAX} passwords are given or removed at a time"
+                )));
+            }
+            changed.apply_word(word, &self.passwords, rng)?;
+            // Before the next one: it may take long. (The new ones may come before the old ones go.)
+            changed.check_size(2)?;
         }
-        if changed.rights.keys.len().max(changed.rights.tables.len()) > PATTERNS_MAX {
-            return Err(Error::invalid(format!(
-                "a user has at most {PATTERNS_MAX} patterns of keys, and of tables"
-            )));
-        }
+        changed.check_size(1)?;
         *self = changed;
         Ok(())
     }
 
-    fn apply_word(&mut self, word: &str, rng: &dyn Rng) -> Result<()> {
+    fn check_size(&self, times: usize) -> Result<()> {
+        if self.passwords.len() > times * PASSWORDS_MAX {
+            return Err(Error::invalid(format!("a user has at most {PASSWORDS_MAX} passwords")));
+        }
+        if self.rights.keys.len().max(self.rights.tables.len()) > times * PATTERNS_MAX {
+            return Err(Error::invalid(format!(
+                "a user has at most {PATTERNS_MAX} patterns of keys, and of tables"
+            )));
+        }
+        Ok(())
+    }
+
+    /// `before`: hashes of the passwords that it had before all words.
+    fn apply_word(&mut self, word: &str, before: &[String], rng: &dyn Rng) -> Result<()> {
         let rights = &mut self.rights;
         match word {
             "on" => self.enabled = true,
@@ -77,23 +97,23 @@ impl User {
             "nocommands" | "-@all" => rights.set_all(false),
             // Channels: there are none. Redis' own tools send these.
             "allchannels" | "resetchannels" | "&*" | "sanitize-payload" | "skip-sanitize-payload" => {}
-            _ => return self.apply_argument(word, rng),
+            _ => return self.apply_argument(word, before, rng),
         }
         Ok(())
     }
 
-    fn apply_argument(&mut self, word: &str, rng: &dyn Rng) -> Result<()> {
+    fn apply_argument(&mut self, word: &str, before: &[String], rng: &dyn Rng) -> Result<()> {
         let rights = &mut self.rights;
         if let Some(password) = word.strip_prefix('>') {
-            let phc = password::hash(password.as_bytes(), rng)?;
+            let phc = self.hash_of(password.as_bytes(), before, rng)?;
             self.nopass = false;
-            // Said again, it is the same.
-            self.passwords.retain(|before| !password::verify(password.as_bytes(), before));
-            self.passwords.push(phc);
+            if !self.passwords.contains(&phc) {
+                self.passwords.push(phc);
+            }
         } else if let Some(password) = word.strip_prefix('<') {
-            let before = self.passwords.len();
+            let count = self.passwords.len();
             self.passwords.retain(|kept| !password::verify(password.as_bytes(), kept));
-            if self.passwords.len() == before {
+            if self.passwords.len() == count {
                 return Err(Error::invalid("the password to be removed is none of the user's"));
             }
         } else if let Some(phc) = word.strip_prefix('#') {
@@ -122,9 +142,28 @@ impl User {
         Ok(())
     }
 
+    /// Of a password that is said again, also after `reset`, it is the one that is kept: with another the user would look like another
+    /// one.
+    fn hash_of(&self, password: &[u8], before: &[String], rng: &dyn Rng) -> Result<String> {
+        let others = before.iter().filter(|phc| !self.passwords.contains(phc));
+        let kept = self.passwords.iter().chain(others).find(|phc| password::verify(password, phc));
+        kept.map_or_else(|| password::hash(password, rng), |phc| Ok(phc.clone()))
+    }
+
     /// Whether this is one of its passwords. Some 30 ms for each that it has.
     pub(crate) fn knows(&self, password: &[u8]) -> bool {
         self.nopass || self.passwords.iter().any(|phc| password::verify(password, phc))
+    }
+
+    /// Hashes of its passwords.
+    pub(crate) fn passwords(&self) -> &[String] {
+        &self.passwords
+    }
+
+    /// Whether it may be another one than who had these passwords, under the same name: it has none of them.
+    pub(crate) fn may_be_another(&self, before: &[String]) -> bool {
+        let is_kept = |phc: &String| before.contains(phc);
+        !self.nopass && !before.is_empty() && !self.passwords.iter().any(is_kept)
     }
 
     /// The words that make it out of a new one. Without hashes, `secrets` false, it can be shown to anybody.
@@ -228,8 +267,10 @@ mod tests {
 
     #[test]
     fn to_remove_everything_is_a_right_of_its_own() {
-        let may =
-            |words: &str| Principal { name: "u".into(), rights: user(words).rights }.may_empty("").is_ok();
+        let may = |words: &str| {
+            let rights = user(words).rights;
+            Principal { name: "u".into(), rights, since: 0 }.may_empty("").is_ok()
+        };
         assert!(may("+@all ~*") && may("+@dangerous %W~*"));
         for words in [
             "+@all -@dangerous ~*",
@@ -261,12 +302,50 @@ mod tests {
         assert!(made.knows(b"one") && made.knows(b"two") && !made.knows(b"three"));
         made.apply(["<one"], &SeededRng::new(1)).unwrap();
         assert!(!made.knows(b"one") && made.knows(b"two"));
+        let kept = made.passwords.clone();
         made.apply([">two"], &SeededRng::new(2)).unwrap();
-        assert_eq!(made.passwords.len(), 1);
+        assert_eq!(made.passwords, kept, "the same hash");
         made.apply(["nopass"], &SeededRng::new(1)).unwrap();
         assert!(made.knows(b"anything"));
         made.apply(["resetpass"], &SeededRng::new(1)).unwrap();
         assert!(!made.knows(b"anything") && !made.knows(b"two"));
+    }
+
+    #[test]
+    fn all_passwords_at_once_are_those_of_another_user() {
+        let before = user("on >one >two");
+        let is_another = |words: &str| {
+            let mut after = before.clone();
+            after.apply(words.split_whitespace(), &SeededRng::new(2)).unwrap();
+            after.may_be_another(&before.passwords)
+        };
+        for words in ["", "<one >three", "off resetkeys", "nopass", "reset on >two"] {
+            assert!(!is_another(words), "{words}");
+        }
+        for words in ["resetpass", "resetpass >three", "reset on >three"] {
+            assert!(is_another(words), "{words}");
+        }
+        let mut anew = User::default();
+        anew.apply(["on", ">one"], &SeededRng::new(2)).unwrap();
+        assert!(anew.may_be_another(&before.passwords), "the same password, and a hash of its own");
+        assert!(!user("on >three").may_be_another(&[]), "there was none");
+    }
+
+    #[test]
+    fn what_is_too_much_is_refused_before_the_rest_is_looked_at() {
+        let refused = |words: Vec<String>| {
+            let words = words.iter().map(String::as_str).chain(["not understood"]);
+            User::default().apply(words, &SeededRng::new(1)).unwrap_err().message
+        };
+        let many = |word: &str, count: usize| (0..count).map(|at| format!("{word}{at}")).collect();
+        let hashes =
+            (0..=2 * PASSWORDS_MAX as u64).map(|at| password::hash(b"x", &SeededRng::new(at)).unwrap());
+        assert!(refused(hashes.map(|phc| format!("#{phc}")).collect()).contains("at most 8 passwords"));
+        assert!(refused(many("~k", 2 * PATTERNS_MAX + 1)).contains("at most 256 patterns"));
+        assert!(refused(many("table=t", 2 * PATTERNS_MAX)).contains("at most 256 patterns"));
+        // (Those that are removed again count, too.)
+        let again = [">a", "<a"].repeat(PASSWORD_WORDS_MAX / 2).into_iter().chain([">a"]);
+        assert!(refused(again.map(str::to_owned).collect()).contains("at most 16 passwords are given"));
     }
 
     #[test]

@@ -26,7 +26,8 @@ pub struct Verified {
     pub suspects: Vec<File>,
 }
 
-/// Every file is there, has its size and its checksum, is a table, and has as many records as it should.
+/// Every file is there, has its size and its checksum, is a table, and has as many records as it should. Fails where that cannot be
+/// told: the store does not answer, or the directory has no room. What was found by then is told.
 pub async fn verify(
     repository: &Repository,
     backup: &Backup,
@@ -50,9 +51,16 @@ pub async fn verify(
                     verified.bytes += file.bytes;
                     verified.records += records;
                 }
-                Err(e) => {
+                Err(e) if e.kind == ErrorKind::Corrupt => {
                     verified.bad.push(format!("{}: {e}", file.name()));
-                    verified.suspects.extend((e.kind == ErrorKind::Corrupt).then_some(*file));
+                    verified.suspects.push(*file);
+                }
+                Err(_) if is_gone(repository, *file).await => {
+                    verified.bad.push(format!("{}: it is not there any more", file.name()));
+                }
+                Err(e) => {
+                    verified.bad.into_iter().for_each(progress);
+                    return Err(unread(*file, &dir, &e));
                 }
             },
         }
@@ -64,6 +72,17 @@ pub async fn verify(
         ));
     }
     Ok(verified)
+}
+
+/// Whether the store says so. (If it says nothing, nothing is known of the file.)
+async fn is_gone(repository: &Repository, file: File) -> bool {
+    repository.tables().await.is_ok_and(|there| !there.contains_key(&file.name()))
+}
+
+/// What keeps a file from being read says nothing of the file.
+fn unread(file: File, dir: &Path, e: &Error) -> Error {
+    let name = file.name();
+    Error::new(e.kind, format!("{name}, which is read into {} (--work-dir): {}", dir.display(), e.message))
 }
 
 async fn read(repository: &Repository, file: File, sst: &SstMeta, dir: &Path) -> Result<u64> {
@@ -123,12 +142,14 @@ mod tests {
     use std::sync::Arc;
 
     use object_store::memory::InMemory;
+    use parking_lot::Mutex;
+    use sextant_common::ids::PartitionId;
     use sextant_environment::Env;
     use sextant_sstable_server::table::footer::UNHASHED_BYTES;
     use xxhash_rust::xxh3::xxh3_64;
 
     use super::*;
-    use crate::testing::{backup, sst};
+    use crate::testing::{backup, cut, sst, stored};
 
     #[tokio::test]
     async fn a_damaged_file_is_set_aside_so_that_it_is_copied_again_and_a_good_one_is_not() {
@@ -149,6 +170,32 @@ mod tests {
         assert_eq!(repository.tables().await.unwrap().into_keys().collect::<Vec<_>>(), [good.name()]);
         let kept = repository.list("damaged").await.unwrap();
         assert_eq!((kept.len(), kept[0].size), (1, 3));
+    }
+
+    #[tokio::test]
+    async fn a_directory_that_takes_nothing_is_no_finding_about_a_file() {
+        let (work, kept) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let repository = Repository::over(&Env::real(), Arc::new(InMemory::new()));
+        let live = [("a".to_owned(), false)];
+        let metas = [
+            stored(&repository, kept.path(), 1, &live).await,
+            stored(&repository, kept.path(), 2, &live).await,
+        ];
+        let cuts = BTreeMap::from([(PartitionId(0), cut(metas.into_iter()))]);
+        let backup = Backup { name: "a".into(), created_ms: 1, cuts, is_part: false };
+        let verified = verify(&repository, &backup, Some(work.path()), &|_| ()).await.unwrap();
+        assert_eq!((verified.files, verified.bad.len()), (2, 0), "{:?}", verified.bad);
+        // A file where the directory is to be; and a finding that was made before.
+        let file = work.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        repository.remove_table(&backup.files()[0].name()).await.unwrap();
+        let told = Mutex::new(Vec::new());
+        let tell = |line: String| told.lock().push(line);
+        let error = verify(&repository, &backup, Some(&file), &tell).await.unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Disk, "{error}");
+        assert!(error.message.contains(&backup.files()[1].name()), "{error}");
+        assert!(error.message.contains(&file.display().to_string()), "{error}");
+        assert!(told.lock().iter().any(|line| line.ends_with("it is not there")), "{told:?}");
     }
 
     #[tokio::test]

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use sextant_client::Credentials;
+use sextant_common::Error;
 use sextant_environment::Env;
 use sextant_environment::config::{ClientCertificates, TlsConfig, is_loopback};
 use sextant_environment::env::{Network, Party, PartyRole};
@@ -33,8 +34,7 @@ impl Posture<'_> {
         let env = Env::real();
         let Some(tls) = self.tls else { return Ok(env.net) };
         let tls = tls.clone().within(self.path.parent().unwrap_or(Path::new("")));
-        let net = TlsNetwork::server(env, &tls, self.cluster, self.me)
-            .map_err(|e| Failure::usage(format!("{}: {}", self.path.display(), e.message)))?;
+        let net = TlsNetwork::server(env, &tls, self.cluster, self.me).map_err(|e| of_tls(self.path, &e))?;
         tokio::spawn(net.watch());
         Ok(Arc::new(net))
     }
@@ -63,6 +63,11 @@ impl Posture<'_> {
             "{path}: it listens on {open}, and {why} (docs/security.md), or start it with --insecure"
         )))
     }
+}
+
+/// Wrong files are a mistake; a certificate outside of its time is tried again: the clock may not be set yet.
+fn of_tls(path: &Path, e: &Error) -> Failure {
+    Failure::from(Error::new(e.kind, format!("{}: {}", path.display(), e.message)))
 }
 
 /// What a client command runs in.

@@ -120,6 +120,9 @@ fn the_files_of_compose_are_those_that_config_init_writes() {
         assert_eq!(compose.matches(&command).count(), 1, "{command}");
     }
     assert_eq!(compose.matches("command: [").count(), checked.len());
+    // The image has no /tmp: who restores puts files elsewhere.
+    let place = "    environment: { TMPDIR: /var/lib/sextant }\n    volumes: [\"admin:/var/lib/sextant\"]\n";
+    assert!(compose.contains(place), "{place}");
     // With TLS the same, and none is open.
     let encrypted = std::fs::read_to_string(sample("../compose.tls.yaml")).unwrap();
     for name in checked.iter().filter_map(|path| path.rsplit('/').next()) {

@@ -330,6 +330,7 @@ fn every_role_has_a_unit_that_keeps_the_promises() {
         let start = format!("ExecStart=/usr/local/bin/sextant {role} --config /etc/sextant/{role}-%i.toml");
         for line in [
             start.as_str(),
+            "After=network-online.target nss-lookup.target time-sync.target",
             "Type=notify",
             "User=sextant",
             "Restart=on-failure",

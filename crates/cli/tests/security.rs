@@ -553,6 +553,7 @@ async fn users_may_do_what_their_rules_say_and_nobody_else_anything() {
     assert!(!format!("{listed:?}").contains("argon2"));
     bob.say_until("GET app:1", "-NOAUTH").await;
     assert!(root_calls.remove_user("bob").await.unwrap());
+    let mut bob = Resp::connect(&plain, resp_addr).await;
     assert_eq!(bob.say("AUTH bob b0b").await.split(' ').next(), Some("-WRONGPASS"));
     let metrics = servers.metrics("http").await;
     assert!(metrics.contains("sextant_access_authentications_total{outcome=\"wrong\"}"), "{metrics}");
@@ -681,6 +682,35 @@ fn a_server_that_others_can_reach_is_not_open_by_mistake() {
         assert_eq!(output.status.code(), Some(2), "{said}");
         assert!(said.contains("0.0.0.0") && said.contains("--insecure") && said.contains("[tls]"), "{said}");
     }
+}
+
+#[test]
+fn a_server_with_a_certificate_of_another_time_is_to_be_started_again_one_with_wrong_files_is_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let (out, certs) = (path("config"), path("certs"));
+    let hosts = ["--memtable", "a", "--sstable", "b", "--pnode", "c"];
+    run(&[&["config", "init", "--out", &out, "--tls", &certs][..], &hosts[..]].concat());
+    let file = format!("{out}/pnode-1.toml");
+    run(&["cert", "init", "--dir", &certs]);
+    run(&["cert", "server", &file, "--dir", &certs]);
+    let ends = |code: i32, why: &str| {
+        let output = sextant().args(["pnode", "--config", &file]).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(code) && said.contains(why), "{said}");
+        assert!(said.contains("pnode-1.toml: tls: ") && said.contains("pnode-1.pem"), "{said}");
+    };
+    let text = |name: &str| std::fs::read_to_string(Path::new(&certs).join(name)).unwrap();
+    let authority = Authority::load(&text("ca.pem"), &text("ca.key")).unwrap();
+    let day_s = 86_400;
+    for (from_s, why) in [(now_s() + 5 * day_s, "not valid yet"), (now_s() - 5 * day_s, "expired")] {
+        let issued = authority.issue(Holder::Server(PNODE), &[], from_s, 1).unwrap();
+        std::fs::write(Path::new(&certs).join("pnode-1.pem"), issued.cert).unwrap();
+        std::fs::write(Path::new(&certs).join("pnode-1.key"), issued.key).unwrap();
+        ends(3, why);
+    }
+    std::fs::write(Path::new(&certs).join("pnode-1.pem"), "nothing").unwrap();
+    ends(2, "no certificate in it");
 }
 
 #[test]

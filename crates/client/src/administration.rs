@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use sextant_common::error::{Error, Result};
 use sextant_environment::config::unix_path;
-use sextant_environment::env::status_of;
+use sextant_environment::env::{grpc_channel, status_of};
 use sextant_proto::MESSAGE_BYTES_MAX;
 use sextant_proto::v1;
 use sextant_proto::v1::admin_client::AdminClient;
@@ -15,7 +15,7 @@ use tonic::Status;
 
 use crate::client::Client;
 use crate::retry::{Repeat, timed};
-use crate::wire::Wire;
+use crate::wire::{Over, Says, Wire};
 
 impl Client {
     /// Runs one command of an operator, which may be repeated. `attempt` is given the service of one p-node.
@@ -24,8 +24,13 @@ impl Client {
         F: Fn(AdminClient<Wire>, Duration) -> A,
         A: Future<Output = Result<T, Status>>,
     {
-        let of = |channel| AdminClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
-        self.administer_at(deadline, |channel, limit| attempt(of(channel), limit)).await
+        self.administer_at(deadline, |channel, limit| attempt(admin(channel), limit)).await
+    }
+
+    /// The administration of one p-node, for answers that are read when there is time.
+    pub(crate) async fn administration_for_streams(&self) -> Result<AdminClient<Wire>> {
+        let found = |at, limit| self.administration(at, limit, Says::streams_over);
+        Ok(admin(self.call_at(Repeat::Harmless, self.deadline(), found).await?))
     }
 
     /// As [`Self::administer`], with whatever service there is.
@@ -35,19 +40,44 @@ impl Client {
         A: Future<Output = Result<T, Status>>,
     {
         let attempt = &attempt;
-        let found_and_asked =
-            |at, limit| async move { attempt(self.administration(at, limit).await?, limit).await };
+        let found_and_asked = |at, limit| async move {
+            attempt(self.administration(at, limit, Says::over).await?, limit).await
+        };
         self.call_at(Repeat::Harmless, deadline, found_and_asked).await
     }
 
     /// Asked for each command anew: commands are rare, and a p-node may have been started again somewhere else.
-    async fn administration(&self, at: usize, limit: Duration) -> Result<Wire, Status> {
+    async fn administration(&self, at: usize, limit: Duration, over: Over) -> Result<Wire, Status> {
         let endpoints = &self.inner.endpoints;
         let mut whereabouts = WhereaboutsClient::new(endpoints.channel(at));
         let told = whereabouts.admin(timed(v1::WhereIsAdminRequest {}, limit)).await?.into_inner();
         let addr = reached(endpoints.addr(at), &told.addr).map_err(status_of)?;
-        Ok(endpoints.says().over(&self.inner.env.net, &addr))
+        let administration = over(endpoints.says(), &self.inner.env.net, &addr);
+        // (Elsewhere a name may lead to all p-nodes of a cluster, in turns.)
+        let is_here = is_loopback(addr.rsplit_once(':').map_or(&*addr, |(host, _)| host));
+        if told.instance != 0 && is_here {
+            // (Nobody has to say who it is for that; the party there may not be meant to know.)
+            let mut there = WhereaboutsClient::new(grpc_channel(&self.inner.env.net, &addr));
+            let answers = there.admin(timed(v1::WhereIsAdminRequest {}, limit)).await?.into_inner();
+            if answers.instance != told.instance {
+                return Err(status_of(anothers(endpoints.addr(at), &addr)));
+            }
+        }
+        Ok(administration)
     }
+}
+
+fn admin(channel: Wire) -> AdminClient<Wire> {
+    AdminClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX)
+}
+
+/// Behind forwarded ports an address of this machine may lead to any cluster.
+fn anothers(asked: &str, addr: &str) -> Error {
+    Error::invalid(format!(
+        "{asked} says that its administration listens on {addr}, but another p-node, perhaps of another cluster, answers there: is a \
+         port of this machine forwarded? Nothing was done; run this on the p-node's machine, or give the administration's own address \
+         (--server)"
+    ))
 }
 
 /// The address at which this process reaches the administration that a p-node says it has at `told`. `asked`: the

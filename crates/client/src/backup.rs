@@ -58,7 +58,8 @@ impl FollowedLog {
     }
 }
 
-/// Reads the logs of partitions over one connection to a p-node's administration. Clones share it.
+/// Reads the logs of partitions over one connection to a p-node's administration. Clones share it. One log that is not read holds up
+/// no other.
 #[derive(Clone, Debug)]
 pub struct LogReader(AdminClient<Wire>);
 
@@ -80,7 +81,7 @@ impl LogReader {
 impl Client {
     /// Finds a p-node to read logs from. If it fails, another one is found by asking again.
     pub async fn log_reader(&self) -> Result<LogReader> {
-        self.administer(self.deadline(), async |admin, _limit| Ok(LogReader(admin))).await
+        Ok(LogReader(self.administration_for_streams().await?))
     }
 
     /// What a snapshot has in a partition.

@@ -124,7 +124,8 @@ impl ClientBuilder {
         self
     }
 
-    /// HTTP/2 connections to each p-node, used in turn. Default: 1, which carries thousands of calls at a time.
+    /// HTTP/2 connections to each p-node, used in turn; scans have as many of their own. Default: 1, which carries thousands of calls
+    /// at a time.
     pub fn connections(mut self, connections: usize) -> Self {
         self.options.connections = connections;
         self

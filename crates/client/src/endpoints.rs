@@ -12,7 +12,7 @@ use sextant_common::error::{Error, Result};
 use sextant_environment::config::check_reached_here;
 use sextant_environment::env::Network;
 
-use crate::wire::{Says, Wire};
+use crate::wire::{Over, Says, Wire};
 
 /// First pause of a p-node that failed.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
@@ -28,9 +28,28 @@ pub(crate) struct Endpoints {
 
 struct Endpoint {
     addr: String,
-    channels: Vec<Wire>,
-    next_channel: AtomicUsize,
+    calls: Channels,
+    streams: Channels,
     health: Health,
+}
+
+/// Used in turn. They connect when they are first used.
+struct Channels {
+    list: Vec<Wire>,
+    next: AtomicUsize,
+}
+
+impl Channels {
+    fn new(list: Vec<Wire>) -> Self {
+        Self { list, next: AtomicUsize::new(0) }
+    }
+
+    fn next(&self) -> Wire {
+        match &self.list[..] {
+            [only] => only.clone(),
+            several => several[self.next.fetch_add(1, Relaxed) % several.len()].clone(),
+        }
+    }
 }
 
 #[derive(Default)]
@@ -48,10 +67,12 @@ impl Endpoints {
             .iter()
             .map(|addr| {
                 check_reached_here("bad address", addr)?;
+                let channels =
+                    |over: Over| Channels::new((0..connections).map(|_| over(&says, net, addr)).collect());
                 Ok(Endpoint {
                     addr: addr.clone(),
-                    channels: (0..connections).map(|_| says.over(net, addr)).collect(),
-                    next_channel: AtomicUsize::new(0),
+                    calls: channels(Says::over),
+                    streams: channels(Says::streams_over),
                     health: Health::default(),
                 })
             })
@@ -74,11 +95,12 @@ impl Endpoints {
     }
 
     pub fn channel(&self, at: usize) -> Wire {
-        let endpoint = &self.list[at];
-        match &endpoint.channels[..] {
-            [only] => only.clone(),
-            several => several[endpoint.next_channel.fetch_add(1, Relaxed) % several.len()].clone(),
-        }
+        self.list[at].calls.next()
+    }
+
+    /// For answers that whoever asked may leave unread.
+    pub fn stream_channel(&self, at: usize) -> Wire {
+        self.list[at].streams.next()
     }
 
     /// As it was given: `host:port`, or `unix:` and a path.

@@ -34,31 +34,34 @@ impl Failure {
             let ambiguous = matches!(error.kind, ErrorKind::OutcomeUnknown | ErrorKind::Internal);
             return Self { error, blames_endpoint, ambiguous };
         }
-        match status.code() {
-            // Refused by the gRPC layer before any handler ran.
-            Code::InvalidArgument | Code::OutOfRange | Code::Unimplemented | Code::ResourceExhausted => {
-                let code = status.code();
-                let mut error = error_of(status);
-                if error.message.is_empty() {
-                    error.message = format!("{code}: is this a p-node's address for gRPC?").into();
-                }
-                Self { error, blames_endpoint: false, ambiguous: false }
+        if is_refusal(&status) {
+            let code = status.code();
+            let mut error = error_of(status);
+            if error.message.is_empty() {
+                error.message = format!("{code}: is this a p-node's address for gRPC?").into();
             }
-            // A lost connection shows up under many codes (Unknown, Unavailable, Internal, Cancelled).
-            _ => {
-                let unsent = never_connected(&status);
-                let message =
-                    if unsent { "cannot connect to the p-node" } else { "connection to the p-node lost" };
-                let cause = root_cause(&status);
-                let hint = if hears_no_http(&cause) { NO_HTTP } else { "" };
-                Self {
-                    error: Error::unavailable(format!("{message}: {cause}{hint}")),
-                    blames_endpoint: true,
-                    ambiguous: !unsent,
-                }
-            }
+            return Self { error, blames_endpoint: false, ambiguous: false };
+        }
+        let unsent = never_connected(&status);
+        let message = if unsent { "cannot connect to the p-node" } else { "connection to the p-node lost" };
+        let cause = root_cause(&status);
+        let hint = if hears_no_http(&cause) { NO_HTTP } else { "" };
+        Self {
+            error: Error::unavailable(format!("{message}: {cause}{hint}")),
+            blames_endpoint: true,
+            ambiguous: !unsent,
         }
     }
+}
+
+/// Whether the server's gRPC layer refused the call before any handler ran.
+///
+/// A lost connection shows up under many codes (Unknown, Unavailable, Internal, Cancelled), and with a source, which what a server says
+/// has not. Nor is ResourceExhausted a refusal without a kind: so HTTP/2's ENHANCE_YOUR_CALM is shown, and passed on by others, which
+/// ends a connection whatever was done over it.
+fn is_refusal(status: &Status) -> bool {
+    let refuses = matches!(status.code(), Code::InvalidArgument | Code::OutOfRange | Code::Unimplemented);
+    refuses && std::error::Error::source(status).is_none()
 }
 
 /// A port that speaks TLS answers with an alert to whoever does not: as the beginning of a frame, that is far too large.
@@ -80,6 +83,8 @@ fn root_cause(status: &Status) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use sextant_environment::env::status_of;
 
     use super::*;
@@ -126,21 +131,39 @@ mod tests {
         }
     }
 
+    fn check_lost(status: Status) {
+        let code = status.code();
+        let failure = Failure::from_status(status);
+        assert!(failure.ambiguous && failure.blames_endpoint, "{code:?}");
+        assert_eq!(failure.error.kind, ErrorKind::Unavailable, "{code:?}");
+    }
+
     #[test]
     fn a_broken_connection_is_ambiguous_whatever_its_code() {
-        for code in
-            [Code::Unknown, Code::Unavailable, Code::Internal, Code::Cancelled, Code::DeadlineExceeded]
-        {
-            let failure = Failure::from_status(Status::new(code, "transport error"));
-            assert!(failure.ambiguous && failure.blames_endpoint, "{code:?}");
-            assert_eq!(failure.error.kind, ErrorKind::Unavailable);
+        for code in [
+            Code::Unknown,
+            Code::Unavailable,
+            Code::Internal,
+            Code::Cancelled,
+            Code::DeadlineExceeded,
+            // As others may hand it on.
+            Code::ResourceExhausted,
+        ] {
+            check_lost(Status::new(code, "transport error"));
+        }
+        for code in [Code::ResourceExhausted, Code::InvalidArgument, Code::OutOfRange, Code::Unimplemented] {
+            let mut status = Status::new(code, "h2 protocol error");
+            status.set_source(Arc::new(std::io::Error::other("connection reset")));
+            check_lost(status);
         }
     }
 
     #[test]
     fn a_refusal_by_the_grpc_layer_was_not_executed() {
-        let failure = Failure::from_status(Status::new(Code::OutOfRange, "message too large"));
-        assert!(!failure.ambiguous);
-        assert_eq!(failure.error.kind, ErrorKind::Invalid);
+        for code in [Code::OutOfRange, Code::InvalidArgument] {
+            let failure = Failure::from_status(Status::new(code, "message too large"));
+            assert!(!failure.ambiguous && !failure.blames_endpoint);
+            assert_eq!(failure.error.kind, ErrorKind::Invalid);
+        }
     }
 }

@@ -20,7 +20,7 @@ pub struct ClientOptions {
     pub sessions: bool,
     /// Who the client is, where the cluster has users; none: who its certificate says, if it shows one.
     pub credentials: Option<Credentials>,
-    /// HTTP/2 connections to each p-node, used in turn. Default: 1.
+    /// HTTP/2 connections to each p-node, used in turn; scans have as many of their own. Default: 1.
     pub connections: usize,
 }
 

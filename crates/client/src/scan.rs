@@ -153,7 +153,8 @@ struct Scan {
 
 impl Client {
     /// Scans a table, in key order. The client's deadline bounds the wait for each page. If the p-node is lost, the
-    /// scan goes on behind the last record through another one.
+    /// scan goes on behind the last record through another one, in the table that has the name then. Pages may be left unread for
+    /// as long as it takes: other calls do not wait for that.
     ///
     /// ```no_run
     /// # async fn run(client: sextant_client::Client) -> sextant_client::Result<()> {
@@ -250,9 +251,10 @@ impl Client {
         snapshot: Option<u64>,
         request: &v1::KvScanRequest,
     ) -> Result<(tonic::Streaming<v1::KvScanPage>, Option<v1::KvScanPage>)> {
-        self.call(Repeat::Harmless, self.deadline(), async |channel, _limit| {
+        let endpoints = &self.inner.endpoints;
+        self.call_at(Repeat::Harmless, self.deadline(), async |at, _limit| {
             // No deadline for the call as a whole: a scan lasts as long as its range; every page has one.
-            let (mut kv, scan) = (kv(channel), request.clone());
+            let (mut kv, scan) = (kv(endpoints.stream_channel(at)), request.clone());
             let mut pages = match snapshot {
                 None => kv.scan(tonic::Request::new(scan)).await?.into_inner(),
                 Some(snapshot) => {

@@ -37,6 +37,12 @@ struct PooledSession {
     numbers: Mutex<Numbers>,
 }
 
+impl PooledSession {
+    fn is_in_use(&self) -> bool {
+        !self.numbers.lock().in_flight.is_empty()
+    }
+}
+
 /// The request numbers of one session.
 #[derive(Debug)]
 struct Numbers {
@@ -148,9 +154,13 @@ impl SessionPool {
         Err(place)
     }
 
-    /// The servers do not know the ticket's session (any more): nobody gets another number in it.
+    /// The servers do not know the ticket's session (any more): nobody gets another number in it. Those in which no number is in flight
+    /// go with it: each is taken only if there is no room in those before it, so they were hardly used since.
     pub fn forget(&self, ticket: Ticket<'_>) {
-        self.open.lock().retain(|s| s.id != ticket.session.id);
+        let mut open = self.open.lock();
+        let Some(at) = open.iter().position(|s| s.id == ticket.session.id) else { return };
+        open.remove(at);
+        open.retain(|s| s.is_in_use());
     }
 }
 
@@ -221,6 +231,23 @@ mod tests {
         let again = sessions.ticket(1, &open).await.unwrap();
         assert_eq!(again.request_id(), RequestId { session: 1, number: WINDOW + 1, acked_below: 2 });
         assert_eq!(opened.load(Relaxed), 2);
+    }
+
+    #[tokio::test]
+    async fn sessions_that_nobody_uses_are_forgotten_with_one_that_is_unknown() {
+        let sessions = SessionPool::new();
+        let opened = AtomicU64::new(0);
+        let open = || async { Ok(opened.fetch_add(1, Relaxed) + 1) };
+        let in_first = sessions.ticket(1, &open).await.unwrap();
+        let too = sessions.ticket(1, &open).await.unwrap();
+        let _in_second = sessions.ticket(WINDOW, &open).await.unwrap();
+        drop(sessions.ticket(WINDOW, &open).await.unwrap());
+        sessions.forget(in_first);
+        let left = || sessions.open.lock().iter().map(|session| session.id).collect::<Vec<_>>();
+        assert_eq!(left(), [2], "the third rests");
+        drop(sessions.ticket(1, &open).await.unwrap());
+        sessions.forget(too);
+        assert_eq!(left(), [2, 4], "it was forgotten before, and the fourth is newer");
     }
 
     #[tokio::test]

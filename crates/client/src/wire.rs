@@ -5,7 +5,7 @@ use std::sync::Arc;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use sextant_common::error::{Error, Result};
-use sextant_environment::env::{Network, grpc_channel};
+use sextant_environment::env::{Network, grpc_channel, grpc_stream_channel};
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::service::Interceptor;
 use tonic::service::interceptor::InterceptedService;
@@ -15,6 +15,9 @@ use tonic::{Request, Status};
 use crate::options::Credentials;
 
 pub(crate) type Wire = InterceptedService<Channel, Says>;
+
+/// Makes a connection to an address: [`Says::over`], or [`Says::streams_over`].
+pub(crate) type Over = fn(&Says, &Arc<dyn Network>, &str) -> Wire;
 
 /// What is added to each call (`authorization: Basic`, RFC 7617).
 #[derive(Clone, Default)]
@@ -36,6 +39,11 @@ impl Says {
 
     pub fn over(&self, net: &Arc<dyn Network>, addr: &str) -> Wire {
         InterceptedService::new(grpc_channel(net, addr), self.clone())
+    }
+
+    /// For streams that may be left unread: in a connection of calls they would keep all answers from coming.
+    pub fn streams_over(&self, net: &Arc<dyn Network>, addr: &str) -> Wire {
+        InterceptedService::new(grpc_stream_channel(net, addr), self.clone())
     }
 }
 

@@ -1,6 +1,7 @@
 //! Writes: single records and atomic batches.
 
 use std::future::Future;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -18,7 +19,7 @@ use tonic::{Response, Status};
 
 use crate::client::{Client, kv};
 use crate::retry::{Repeat, timed};
-use crate::sessions::WINDOW;
+use crate::sessions::{SESSIONS_MAX, WINDOW};
 use crate::wire::Wire;
 
 impl Client {
@@ -273,18 +274,22 @@ impl Client {
         let clock = &self.inner.env.clock;
         let started_ns = clock.holder_ns();
         let left = || self.deadline().saturating_sub(Duration::from_nanos(clock.holder_ns() - started_ns));
-        let mut reopened = 0;
+        let opened = AtomicU32::new(0);
+        let open = || {
+            opened.fetch_add(1, Relaxed);
+            self.open_session(left())
+        };
+        let mut unknown = 0;
         loop {
-            let ticket =
-                match tokio::time::timeout(left(), sessions.ticket(span, || self.open_session(left()))).await
-                {
-                    Ok(ticket) => ticket?,
-                    Err(_) => return Err(Error::unavailable("no session could be opened in time")),
-                };
+            let ticket = match tokio::time::timeout(left(), sessions.ticket(span, open)).await {
+                Ok(ticket) => ticket?,
+                Err(_) => return Err(Error::unavailable("no session could be opened in time")),
+            };
             let attempt = |channel, limit| send(write.numbered(ticket.request_id().into()), channel, limit);
+            let is_last = unknown == SESSIONS_MAX || opened.load(Relaxed) > REOPENED_MAX;
             match self.call(Repeat::Once, left(), attempt).await {
-                Err(e) if e.kind == ErrorKind::UnknownSession && reopened < REOPENED_MAX => {
-                    reopened += 1;
+                Err(e) if e.kind == ErrorKind::UnknownSession && !is_last => {
+                    unknown += 1;
                     sessions.forget(ticket);
                 }
                 other => return other,
@@ -306,8 +311,8 @@ impl Client {
     }
 }
 
-/// How often one write opens a new session. More than once or twice means that the servers lose sessions as fast as
-/// they are opened.
+/// How often one write opens a new session, after the first. More than once or twice means that the servers lose sessions as fast as
+/// they are opened. (Those that others have opened, and that expired since, do not count: there may be [`SESSIONS_MAX`].)
 const REOPENED_MAX: u32 = 3;
 
 /// A write request, which can carry a session and a number.

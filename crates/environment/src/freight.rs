@@ -4,13 +4,18 @@
 //! until the peer's window has taken it. A handler puts a [`Freight`] into the extensions of its response; [`FreightLayer`] ties
 //! what was added to it to the encoded bytes.
 //!
+//! A peer that takes nothing keeps that for as long as it likes, while it answers pings; no transport ends it. So a freight may be
+//! [`within`](Freight::within) a patience, after which the peer's connection is ended.
+//!
 //! Invariant: what was added with a message is given back when the transport has let go of the bytes that the message was encoded
 //! into, or of the whole answer; not before.
 
 use std::any::Any;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll};
+use std::time::Duration;
 
 use axum::http::Response;
 use bytes::Bytes;
@@ -18,13 +23,32 @@ use futures::TryFutureExt;
 use futures::future::MapOk;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use parking_lot::Mutex;
+use tokio::task::AbortHandle;
 use tonic::body::Body;
+
+use crate::env::Hangup;
+
+/// How long a peer may take nothing of what is there for it: this, and a second for so many bytes of all that its connection has to send.
+const UNTAKEN_MAX: Duration = Duration::from_secs(30);
+const TAKEN_BYTES_PER_S: usize = 256 * 1024;
 
 type Things = Vec<Box<dyn Any + Send>>;
 
 /// What the messages hold that were handed to the connection and are not encoded yet. Clones are the same freight.
 #[derive(Clone, Default)]
-pub struct Freight(Arc<Mutex<Things>>);
+pub struct Freight(Arc<Hold>);
+
+#[derive(Default)]
+struct Hold {
+    things: Mutex<Things>,
+    patience: OnceLock<Arc<Patience>>,
+}
+
+/// Which connection ends if nothing of the answer is taken, and whether that matters when it is so.
+struct Patience {
+    hangup: Hangup,
+    matters: Box<dyn Fn() -> bool + Send + Sync>,
+}
 
 impl Freight {
     pub fn of(thing: impl Any + Send) -> Self {
@@ -35,17 +59,23 @@ impl Freight {
 
     /// To be called right before the message is handed on.
     pub fn add(&self, thing: impl Any + Send) {
-        self.0.lock().push(Box::new(thing));
+        self.0.things.lock().push(Box::new(thing));
+    }
+
+    /// Whoever takes nothing of the answer for half a minute loses the connection, if it matters then. Said once, before the answer.
+    pub fn within(self, hangup: Hangup, matters: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        let _ = self.0.patience.set(Arc::new(Patience { hangup, matters: Box::new(matters) }));
+        self
     }
 
     fn unload(&self) -> Things {
-        std::mem::take(&mut *self.0.lock())
+        std::mem::take(&mut *self.0.things.lock())
     }
 }
 
 impl std::fmt::Debug for Freight {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Freight({})", self.0.lock().len())
+        write!(f, "Freight({})", self.0.things.lock().len())
     }
 }
 
@@ -83,7 +113,10 @@ where
 
 fn laden(mut response: Response<Body>) -> Response<Body> {
     match response.extensions_mut().remove::<Freight>() {
-        Some(freight) => response.map(|body| Body::new(LadenBody { body, freight })),
+        Some(freight) => response.map(|body| {
+            let watch = freight.0.patience.get().map(|patience| Watch::of(patience.clone()));
+            Body::new(LadenBody { body, freight, watch })
+        }),
         None => response,
     }
 }
@@ -91,12 +124,83 @@ fn laden(mut response: Response<Body>) -> Response<Body> {
 struct LadenBody {
     body: Body,
     freight: Freight,
+    watch: Option<Arc<Watch>>,
+}
+
+/// What the transport has taken of an answer.
+#[derive(Debug, Default)]
+struct Taken {
+    /// How often it took something, or let go of it.
+    times: AtomicU64,
+    /// Messages that it has and has not sent.
+    unsent: AtomicUsize,
+    /// It has asked for more than there is.
+    waits: AtomicBool,
+}
+
+/// Looks whether an answer is taken, for as long as anything of it is there: the transport lets go of the answer when it has all of it,
+/// sent or not.
+struct Watch {
+    taken: Arc<Taken>,
+    hangup: Hangup,
+    looks: AbortHandle,
+}
+
+impl Watch {
+    fn of(patience: Arc<Patience>) -> Arc<Self> {
+        let (taken, hangup) = (Arc::<Taken>::default(), patience.hangup.clone());
+        let looks = tokio::spawn(end_untaken(patience, taken.clone())).abort_handle();
+        Arc::new(Self { taken, hangup, looks })
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.looks.abort();
+    }
+}
+
+async fn end_untaken(patience: Arc<Patience>, taken: Arc<Taken>) {
+    let Patience { hangup, matters } = &*patience;
+    loop {
+        let before = taken.times.load(Ordering::Relaxed);
+        // Its turn comes when the connection has sent what came before.
+        let seconds = hangup.unsent_bytes() / TAKEN_BYTES_PER_S;
+        tokio::time::sleep(UNTAKEN_MAX + Duration::from_secs(seconds as u64)).await;
+        let is_our_turn = taken.waits.load(Ordering::Relaxed) && taken.unsent.load(Ordering::Relaxed) == 0;
+        if taken.times.load(Ordering::Relaxed) == before && !is_our_turn && matters() {
+            tracing::info!("a connection is ended whose client takes nothing of an answer");
+            hangup.hang_up();
+            return;
+        }
+    }
 }
 
 /// Encoded messages, and what they hold.
 struct Laden {
     data: Bytes,
     _things: Things,
+    watch: Option<Arc<Watch>>,
+}
+
+impl Laden {
+    fn new(data: Bytes, things: Things, watch: Option<Arc<Watch>>) -> Self {
+        if let Some(watch) = &watch {
+            watch.taken.unsent.fetch_add(1, Ordering::Relaxed);
+            watch.hangup.has_more_to_send(data.len());
+        }
+        Self { data, _things: things, watch }
+    }
+}
+
+impl Drop for Laden {
+    fn drop(&mut self) {
+        if let Some(watch) = &self.watch {
+            watch.taken.unsent.fetch_sub(1, Ordering::Relaxed);
+            watch.taken.times.fetch_add(1, Ordering::Relaxed);
+            watch.hangup.has_sent(self.data.len());
+        }
+    }
 }
 
 impl AsRef<[u8]> for Laden {
@@ -113,21 +217,12 @@ impl HttpBody for LadenBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, tonic::Status>>> {
-        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
-        Poll::Ready(frame.map(|frame| {
-            frame.map(|frame| match frame.into_data() {
-                Ok(data) => {
-                    let things = self.freight.unload();
-                    let is_empty = things.is_empty();
-                    Frame::data(if is_empty {
-                        data
-                    } else {
-                        Bytes::from_owner(Laden { data, _things: things })
-                    })
-                }
-                Err(trailers) => trailers,
-            })
-        }))
+        let polled = Pin::new(&mut self.body).poll_frame(cx);
+        if let Some(Watch { taken, .. }) = self.watch.as_deref() {
+            taken.waits.store(polled.is_pending(), Ordering::Relaxed);
+            taken.times.fetch_add(u64::from(polled.is_ready()), Ordering::Relaxed);
+        }
+        polled.map(|frame| frame.map(|frame| frame.map(|frame| self.laden(frame))))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -136,6 +231,21 @@ impl HttpBody for LadenBody {
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
+    }
+}
+
+impl LadenBody {
+    fn laden(&self, frame: Frame<Bytes>) -> Frame<Bytes> {
+        match frame.into_data() {
+            Ok(data) => {
+                let things = self.freight.unload();
+                match things.is_empty() && self.watch.is_none() {
+                    true => Frame::data(data),
+                    false => Frame::data(Bytes::from_owner(Laden::new(data, things, self.watch.clone()))),
+                }
+            }
+            Err(trailers) => trailers,
+        }
     }
 }
 
@@ -196,5 +306,68 @@ mod tests {
         drop(body);
         assert_eq!(room.held_bytes(), 0);
         assert_eq!(next(&mut served(answer(None, vec!["plain"])).await).await, "plain");
+    }
+
+    fn is_over(hangup: &Hangup) -> bool {
+        hangup.poll_over(&Context::from_waker(std::task::Waker::noop()))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_takes_nothing_loses_its_connection() {
+        let (hangup, matters) = (Hangup::default(), Arc::new(AtomicBool::new(false)));
+        let looked = matters.clone();
+        let freight = Freight::of(()).within(hangup.clone(), move || looked.load(Ordering::Relaxed));
+        let mut body = served(answer(Some(freight), vec!["first", "second"])).await;
+        tokio::time::sleep(2 * UNTAKEN_MAX).await;
+        assert!(!is_over(&hangup), "nobody minds");
+        matters.store(true, Ordering::Relaxed);
+        let first = next(&mut body).await;
+        tokio::time::sleep(UNTAKEN_MAX / 2).await;
+        drop(first);
+        tokio::time::sleep(UNTAKEN_MAX * 2 / 3).await;
+        assert!(!is_over(&hangup), "a part of it has left");
+        tokio::time::sleep(2 * UNTAKEN_MAX).await;
+        assert!(is_over(&hangup));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_for_which_there_is_nothing_keeps_its_connection() {
+        let hangup = Hangup::default();
+        let nothing = futures::stream::pending::<Result<Frame<Bytes>, tonic::Status>>();
+        let mut response = Response::new(Body::new(StreamBody::new(nothing)));
+        response.extensions_mut().insert(Freight::default().within(hangup.clone(), || true));
+        let mut body = served(response).await;
+        assert!(futures::poll!(body.frame()).is_pending());
+        tokio::time::sleep(10 * UNTAKEN_MAX).await;
+        assert!(!is_over(&hangup));
+        drop(body);
+        // The transport has all of it, and keeps it.
+        let mut whole =
+            served(answer(Some(Freight::default().within(hangup.clone(), || true)), vec!["x"])).await;
+        let unsent = next(&mut whole).await;
+        assert!(whole.frame().await.is_none());
+        drop(whole);
+        assert_eq!(hangup.unsent_bytes(), 1);
+        tokio::time::sleep(UNTAKEN_MAX / 2).await;
+        assert!(!is_over(&hangup));
+        drop(unsent);
+        assert_eq!(hangup.unsent_bytes(), 0);
+        let ended = served(answer(Some(Freight::default().within(hangup.clone(), || true)), vec![])).await;
+        drop(ended);
+        tokio::time::sleep(10 * UNTAKEN_MAX).await;
+        assert!(!is_over(&hangup), "the answer has left");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_the_transport_has_and_does_not_get_rid_of_is_not_taken() {
+        let hangup = Hangup::default();
+        let mut body =
+            served(answer(Some(Freight::default().within(hangup.clone(), || true)), vec!["x"])).await;
+        let unsent = next(&mut body).await;
+        assert!(body.frame().await.is_none());
+        drop(body);
+        tokio::time::sleep(3 * UNTAKEN_MAX).await;
+        assert!(is_over(&hangup));
+        drop(unsent);
     }
 }

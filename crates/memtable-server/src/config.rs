@@ -214,7 +214,7 @@ impl MemtableServerConfig {
                     .into(),
             );
         }
-        Ok(())
+        self.log().validate()
     }
 
     /// The log's part of it.
@@ -232,5 +232,32 @@ impl MemtableServerConfig {
     /// Directories of the log.
     pub fn devices(&self) -> Vec<PathBuf> {
         if self.log_devices.is_empty() { vec![self.data_dir.join("log")] } else { self.log_devices.clone() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sextant_common::error::ErrorKind;
+
+    use super::*;
+
+    fn config(own: &str, tuning: &str) -> MemtableServerConfig {
+        let text = format!(
+            "id = 1\nlisten = \"127.0.0.1:0\"\ndata_dir = \"/data\"\n{own}\n[cluster]\nid = \"test\"\npartitions = 2\n\
+             memtable = [{{ id = 1, addr = \"a:1\" }}]\nsstable = [{{ id = 1, addr = \"s:1\" }}]\n[tuning]\n{tuning}\n"
+        );
+        toml::from_str(&text).unwrap()
+    }
+
+    #[test]
+    fn what_the_log_would_refuse_when_the_server_starts_is_refused_before() {
+        config("log_devices = [\"/a\", \"/b\"]", "log_segment_bytes = 1073741824").validate().unwrap();
+        for (own, tuning, why) in [
+            ("log_devices = [\"/a\", \"/b\", \"/a\"]", "", "log device /a is given twice"),
+            ("", "log_segment_bytes = 2147483648", "log segments of 2147483648 bytes"),
+        ] {
+            let error = config(own, tuning).validate().unwrap_err();
+            assert!(error.kind == ErrorKind::Invalid && error.message.contains(why), "{error}");
+        }
     }
 }

@@ -62,6 +62,8 @@ pub(crate) struct GrpcListeners<'a> {
     pub config: &'a PNodeConfig,
     pub pnode: &'a PNode,
     pub gate: Gate,
+    /// Of this process: no two have the same.
+    pub instance: u64,
     pub calls: CallsLayer,
     pub stopping: Shutdown,
 }
@@ -79,8 +81,8 @@ impl GrpcListeners<'_> {
             .max_encoding_message_size(MESSAGE_BYTES_MAX);
         let listener = bind(self.env, Door::Grpc, &self.config.grpc).await?;
         let addr = listener.local_addr().map_err(|e| cannot_listen("grpc", &e))?;
-        let kv = Incoming::with_room(kv, &self.gate, rooms);
-        let router = self.expected(&FOR_CLIENTS)?.add_service(kv).add_service(whereabouts(admin));
+        let kv = Incoming::of_users(kv, &self.gate, rooms);
+        let router = self.expected(&FOR_CLIENTS)?.add_service(kv).add_service(self.whereabouts(admin));
         let places = places(self.config.max_connections);
         let mut serving = Vec::new();
         if let Some(unix) = self.config.grpc_unix() {
@@ -99,12 +101,13 @@ impl GrpcListeners<'_> {
         let admins = AdminServer::new(admins)
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
             .max_encoding_message_size(MESSAGE_BYTES_MAX);
+        let users = UsersServer::new(UsersService::new(self.gate.clone()));
         // Operators' tools may name this address as well as the clients' one.
         let router = self
             .expected(&FOR_OPERATORS)?
-            .add_service(Incoming::known(admins, &self.gate))
-            .add_service(Incoming::known(UsersServer::new(UsersService::new(self.gate.clone())), &self.gate))
-            .add_service(whereabouts(addr));
+            .add_service(Incoming::of_operators(admins, &self.gate))
+            .add_service(Incoming::of_operators(users, &self.gate))
+            .add_service(self.whereabouts(addr));
         Ok((addr, self.serve(listener, places(ADMIN_CONNECTIONS_MAX), router)))
     }
 
@@ -112,9 +115,15 @@ impl GrpcListeners<'_> {
     fn expected(&self, services: &'static [&'static str]) -> Result<Router<Laden>> {
         let health = HealthService::new(self.pnode.clone(), self.stopping.clone(), services);
         let (reflection, before) = reflection(&self.gate, services)?;
-        let router = builder(self.calls.clone())
-            .add_service(HealthServer::new(health).max_decoding_message_size(STRANGERS_BYTES_MAX));
+        let health = HealthServer::new(health).max_decoding_message_size(STRANGERS_BYTES_MAX);
+        let router = builder(self.calls.clone()).add_service(Incoming::of_strangers(health));
         Ok(router.add_service(reflection).add_service(before))
+    }
+
+    fn whereabouts(&self, admin: SocketAddr) -> Incoming<WhereaboutsServer<WhereaboutsService>> {
+        let service = WhereaboutsService { admin, instance: self.instance };
+        let service = WhereaboutsServer::new(service).max_decoding_message_size(STRANGERS_BYTES_MAX);
+        Incoming::of_strangers(service)
     }
 
     fn serve(
@@ -137,10 +146,6 @@ impl GrpcListeners<'_> {
 /// For so many connections.
 fn places(connections: usize) -> Arc<Semaphore> {
     Arc::new(Semaphore::new(connections.min(Semaphore::MAX_PERMITS)))
-}
-
-fn whereabouts(admin: SocketAddr) -> WhereaboutsServer<WhereaboutsService> {
-    WhereaboutsServer::new(WhereaboutsService { admin }).max_decoding_message_size(STRANGERS_BYTES_MAX)
 }
 
 async fn bind(env: &Env, door: Door, addr: &str) -> Result<Box<dyn Listener>> {

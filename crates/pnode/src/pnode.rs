@@ -212,6 +212,11 @@ impl PNode {
         self.parts.reader.scan(table, range)
     }
 
+    /// Whether scans that are under way keep others from beginning, or will soon.
+    pub(crate) fn scans_are_crowded(&self) -> bool {
+        self.parts.reader.scans_are_crowded()
+    }
+
     /// The same of a snapshot: each partition's records are those of one position of its log.
     pub(crate) fn scan_snapshot(&self, table: &str, range: ScanRange, snapshot: u64) -> ScanStream {
         self.parts.reader.scan_snapshot(table, range, snapshot)
@@ -277,8 +282,8 @@ impl PNode {
     }
 
     /// Registers a session in every partition; with it a retried write takes effect once.
-    pub fn open_session(&self) -> BoxFuture<'_, Result<u64>> {
-        Box::pin(async move { self.parts.writer.open_session().await })
+    pub fn open_session(&self, limit: Option<Duration>) -> BoxFuture<'_, Result<u64>> {
+        Box::pin(async move { self.parts.writer.open_session(limit).await })
     }
 
     /// The version of a partition's manifest that is used, and its digest.

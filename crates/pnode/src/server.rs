@@ -76,6 +76,7 @@ impl PNodeServer {
                 config: &config,
                 pnode: &pnode,
                 gate: gate.clone(),
+                instance: env.rng.next_u64().max(1),
                 calls,
                 stopping: stopping.clone(),
             };

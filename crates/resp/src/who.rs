@@ -19,6 +19,8 @@ pub(crate) struct Who {
     shown: Option<String>,
     /// As whom it has authenticated, or what it has shown.
     name: Option<String>,
+    /// If it has authenticated: [since when](Principal::since) there was that user then.
+    since: Option<u64>,
     /// In which it is.
     database: Database,
     principal: Option<Arc<Principal>>,
@@ -44,9 +46,17 @@ impl Who {
             // Servers are no users.
             Holder::Server(_) => None,
         });
-        let name = shown.clone();
-        let (principal, limits, database) = (None, None, Database::FIRST);
-        let mut who = Self { desk, name, shown, database, principal, generation: 0, allowances, limits };
+        let mut who = Self {
+            desk,
+            name: shown.clone(),
+            shown,
+            since: None,
+            database: Database::FIRST,
+            principal: None,
+            generation: 0,
+            allowances,
+            limits: None,
+        };
         if who.desk.is_none() {
             who.enter(Some(DEFAULT_USER.to_owned()));
         }
@@ -59,14 +69,14 @@ impl Who {
 
     /// From now on it is this one.
     pub fn becomes(&mut self, principal: Arc<Principal>) {
-        self.name = Some(principal.name.clone());
+        (self.name, self.since) = (Some(principal.name.clone()), Some(principal.since));
         // Found again by name: rights may have changed while the password was compared.
         self.generation = 0;
     }
 
     /// Only what the certificate says counts again.
     pub fn reset(&mut self) {
-        self.name = self.shown.clone();
+        (self.name, self.since) = (self.shown.clone(), None);
         self.generation = 0;
     }
 
@@ -76,13 +86,15 @@ impl Who {
         let generation = desk.generation();
         if generation != self.generation {
             self.generation = generation;
-            self.principal = match &self.name {
-                Some(name) => desk.find(name),
-                None => desk.anonymous(),
-            };
+            self.principal = found(desk, self.name.as_deref(), self.since);
             self.enter(self.principal.as_ref().map(|principal| principal.name.clone()));
         }
         self.principal.as_ref()
+    }
+
+    /// It is not who it has said that it is any more, and nobody: it has to come in anew.
+    pub fn is_cut_off(&mut self) -> bool {
+        self.since.is_some() && self.is_nobody()
     }
 
     /// Takes a place among the connections of this user, if it has limits, and leaves the one that was taken.
@@ -105,6 +117,16 @@ impl Who {
         self.limits.is_some()
     }
 
+    /// Whether its user has limits, and it is one of too many of its connections.
+    pub fn lacks_a_place(&mut self) -> bool {
+        self.has_limits() && self.limits.as_ref().is_some_and(|limited| limited.place.is_none())
+    }
+
+    /// What its user may take, if that is limited, whether this connection has a place or not.
+    pub fn limits(&self) -> Option<&Arc<Allowance>> {
+        self.limits.as_ref().map(|limited| &limited.allowance)
+    }
+
     /// What its user may take, if that is limited. Err: not even this connection.
     pub fn allowance(&mut self) -> Result<Option<&Arc<Allowance>>> {
         let Some(limited) = &mut self.limits else { return Ok(None) };
@@ -123,11 +145,17 @@ impl Who {
         self.principal().map_or(DEFAULT_USER, |principal| &principal.name)
     }
 
+    /// As others see it: as whom it came in, also if that user is not there, or may do nothing, any more.
+    pub fn shown_name(&self) -> &str {
+        let name = self.name.as_deref().filter(|_| self.desk.is_some());
+        name.unwrap_or(DEFAULT_USER)
+    }
+
     /// None: everybody may do everything.
     pub fn standing(&mut self) -> Option<Standing> {
         let generation = self.generation();
-        let (name, database) = (self.name.clone(), self.database);
-        Some(Standing { desk: self.desk.clone()?, name, database, generation })
+        let (name, since, database) = (self.name.clone(), self.since, self.database);
+        Some(Standing { desk: self.desk.clone()?, name, since, database, generation })
     }
 
     pub fn is_nobody(&mut self) -> bool {
@@ -151,11 +179,6 @@ impl Who {
     pub fn may_scan(&mut self, start: &[u8], end: &[u8]) -> bool {
         let table = self.database.table();
         self.desk.is_none() || self.principal().is_some_and(|who| who.may_scan(table, start, end).is_ok())
-    }
-
-    /// Remove all keys of a database at once.
-    pub fn may_empty(&mut self, database: Database) -> bool {
-        self.desk.is_none() || self.principal().is_some_and(|who| who.may_empty(database.table()).is_ok())
     }
 
     /// Anything at all in a database.
@@ -227,26 +250,31 @@ impl Who {
     }
 }
 
-/// Who has a command that waits: rights may change meanwhile.
+/// Who has a command that waits, or takes long: rights may change meanwhile.
+#[derive(Debug)]
 pub(crate) struct Standing {
     desk: Arc<Desk>,
     /// None: nobody that has said so.
     name: Option<String>,
+    since: Option<u64>,
     database: Database,
     generation: u64,
 }
 
 impl Standing {
+    /// Whether it may, still, remove all keys of a database at once.
+    pub fn may_empty(&self, database: Database) -> bool {
+        found(&self.desk, self.name.as_deref(), self.since)
+            .is_some_and(|who| who.may(Class::Dangerous).is_ok() && who.may_empty(database.table()).is_ok())
+    }
+
     /// Whether it may, still, take something of these keys.
     pub fn may_take(&mut self, keys: &[Bytes]) -> bool {
         let generation = self.desk.generation();
         if generation == self.generation {
             return true;
         }
-        let who = match &self.name {
-            Some(name) => self.desk.find(name),
-            None => self.desk.anonymous(),
-        };
+        let who = found(&self.desk, self.name.as_deref(), self.since);
         let may = |class| {
             let who = who.as_ref();
             who.is_some_and(|who| {
@@ -259,6 +287,13 @@ impl Standing {
         }
         may
     }
+}
+
+/// Whom the desk has under this name, or whoever says nothing. `since`: of the user whose password was right. Without one a certificate
+/// has said it: that counts for whoever has the name.
+fn found(desk: &Desk, name: Option<&str>, since: Option<u64>) -> Option<Arc<Principal>> {
+    let Some(name) = name else { return desk.anonymous() };
+    desk.find(name).filter(|found| since.is_none_or(|since| since == found.since))
 }
 
 /// Whether the keys after the first one are only read.

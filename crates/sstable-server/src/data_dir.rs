@@ -40,6 +40,26 @@ struct Identity {
     filling: bool,
 }
 
+/// What every version says of a file, whatever else it says.
+#[derive(Deserialize)]
+struct Stated {
+    format: u32,
+}
+
+/// `Outdated` if the file is of a newer format than this version reads: it is not damaged, so nobody may be told to remove it.
+pub fn check_format(file: &str, text: &[u8], newest: u32) -> Result<()> {
+    match serde_json::from_slice(text) {
+        Ok(Stated { format }) if format > newest => Err(Error::new(
+            ErrorKind::Outdated,
+            format!(
+                "{file} has format {format}, this server reads up to {newest}: start the newer version again (its data are as they \
+                 were)"
+            ),
+        )),
+        _ => Ok(()),
+    }
+}
+
 /// What became of a table's file.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Taken {
@@ -67,7 +87,7 @@ impl std::fmt::Debug for DataDir {
 
 impl DataDir {
     /// Opens the directory of a node, or makes it if it does not exist. A directory of another cluster, node, tier or
-    /// format is refused.
+    /// format is refused; one of a newer format is `Outdated`.
     pub fn open(vfs: Arc<dyn Vfs>, dir: &Path, cluster: &str, partitions: u32, node: NodeId) -> Result<Self> {
         vfs.create_dir_all(dir)?;
         let lock = vfs.lock(&dir.join(LOCK_FILE)).map_err(|e| match e.kind() {
@@ -250,7 +270,9 @@ fn check_identity(vfs: &dyn Vfs, dir: &Path, expected: Identity) -> Result<Ident
         write_identity(vfs, &path, &made)?;
         return Ok(made);
     }
-    let found: Identity = match serde_json::from_slice(&read_file(vfs, &path)?) {
+    let text = read_file(vfs, &path)?;
+    check_format(&path.display().to_string(), &text, FORMAT)?;
+    let found: Identity = match serde_json::from_slice(&text) {
         Ok(found) => found,
         Err(e) => return refuse(format!("{IDENTITY_FILE} cannot be read: {e}")),
     };
@@ -351,6 +373,24 @@ mod tests {
             assert!(error.message.contains("a cluster with 4 partitions"), "{error}");
         }
         drop(open_with(4).unwrap());
+    }
+
+    #[test]
+    fn a_directory_of_a_newer_version_is_not_taken_for_a_wrong_one() {
+        let vfs = FaultyVfs::new(1);
+        vfs.create_dir_all(Path::new("/data")).unwrap();
+        let path = Path::new("/data/IDENTITY");
+        // Whatever else the newer version says.
+        for (text, kind) in [
+            (r#"{"format":2,"tier":"sstable","cluster":"a","node":1}"#, ErrorKind::Outdated),
+            (r#"{"format":3,"owner":{"cluster":"a","node":1}}"#, ErrorKind::Outdated),
+            (r#"{"format":0,"tier":"sstable","cluster":"a","node":1}"#, ErrorKind::Invalid),
+            ("{", ErrorKind::Invalid),
+        ] {
+            write_file_atomically(&vfs, path, text.as_bytes()).unwrap();
+            let error = open(&vfs, "a", 1).unwrap_err();
+            assert!(error.kind == kind && error.message.contains("/data"), "{text}: {error}");
+        }
     }
 
     #[test]

@@ -27,6 +27,17 @@ pub fn host_names(pem: &str) -> Result<Vec<String>> {
     Ok(names.valid_dns_names().map(str::to_owned).collect())
 }
 
+/// Whether a certificate was refused because of the time only: the clock may be set soon, or the files renewed.
+pub(crate) fn is_untimely(e: &rustls::Error) -> bool {
+    use CertificateError::{Expired, ExpiredContext, NotValidYet, NotValidYetContext};
+    matches!(
+        e,
+        rustls::Error::InvalidCertificate(
+            Expired | ExpiredContext { .. } | NotValidYet | NotValidYetContext { .. }
+        )
+    )
+}
+
 /// Whether a server's chain leads to an authority, now; and when the first certificate of it expires, in seconds since 1970.
 pub(crate) fn check(
     chain: &[CertificateDer<'_>],

@@ -105,3 +105,8 @@ fn read(path: &Path) -> Result<Vec<u8>> {
 pub(crate) fn bad(path: &Path, why: &dyn std::fmt::Display) -> Error {
     Error::invalid(format!("tls: {}: {why}", path.display()))
 }
+
+/// Not the time of the file: that may be another one soon, by the file or by the clock.
+pub(crate) fn untimely(path: &Path, why: &dyn std::fmt::Display) -> Error {
+    Error::unavailable(format!("tls: {}: {why}, by this machine's clock", path.display()))
+}

@@ -11,8 +11,8 @@ use sextant_common::error::{Error, Result};
 use sextant_environment::config::ClientCertificates;
 use sextant_environment::env::{Door, Identity};
 
-use crate::certificate::{check, identity_of};
-use crate::files::{Contents, Files, Shown, bad};
+use crate::certificate::{check, identity_of, is_untimely};
+use crate::files::{Contents, Files, Shown, bad, untimely};
 use crate::verify::ChainVerifier;
 
 const CLIENTS_VERSIONS: &[&SupportedProtocolVersion] = &[&TLS13, &TLS12];
@@ -39,7 +39,10 @@ impl Material {
         let roots = files.roots(contents)?;
         let shown = files.shown(contents)?;
         let algorithms = &provider.signature_verification_algorithms;
-        let wrong = |e: rustls::Error| bad(files.cert(), &e);
+        let wrong = |e: rustls::Error| match is_untimely(&e) {
+            true => untimely(files.cert(), &e),
+            false => bad(files.cert(), &e),
+        };
         let identity = shown.as_ref().and_then(|shown| identity_of(&shown.chain[0]));
         let expires = match (clients, &shown) {
             (Some(_), Some(shown)) => Some(check(&shown.chain, &roots, algorithms).map_err(wrong)?),

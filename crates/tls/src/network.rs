@@ -47,7 +47,8 @@ struct Shared {
 }
 
 impl TlsNetwork {
-    /// Of the server `me` of the cluster. `Invalid` if a file is missing or wrong, or if the certificate is not this server's.
+    /// Of the server `me` of the cluster. `Invalid` if a file is missing or wrong, or if the certificate is not this server's;
+    /// `Unavailable` if it is not valid now, as by a clock that is not set yet.
     pub fn server(env: Env, config: &TlsConfig, cluster: &str, me: Party) -> Result<Self> {
         let net = Self::new(env, Files::from(config), cluster, Some(config.clients))?;
         let mine = Identity::server(cluster, me);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use prometheus_client::registry::Registry;
+use sextant_common::error::ErrorKind;
 use sextant_common::ids::NodeId;
 use sextant_environment::Env;
 use sextant_environment::config::{ClientCertificates, TlsConfig};
@@ -330,11 +331,10 @@ async fn new_files_are_taken_and_bad_ones_are_not() {
 #[tokio::test]
 async fn a_server_starts_with_its_own_good_certificate_or_not_at_all() {
     let desk = Desk::new("prod");
-    let start = |config: &TlsConfig, cluster: &str, me| {
-        TlsNetwork::server(Env::real(), config, cluster, me).err().map(|e| e.message.into_owned())
-    };
+    let start =
+        |config: &TlsConfig, cluster: &str, me| TlsNetwork::server(Env::real(), config, cluster, me).err();
     let config = desk.config(PNODE, ClientCertificates::Required);
-    assert_eq!(start(&config, "prod", PNODE), None);
+    assert!(start(&config, "prod", PNODE).is_none());
     let foreign = TlsConfig { ca: Desk::new("prod").dir.keep().join("ca.pem"), ..config.clone() };
     let missing = TlsConfig { key: desk.path("none.key"), ..config.clone() };
     let directory = TlsConfig { cert: desk.dir.path().to_owned(), ..config.clone() };
@@ -347,7 +347,26 @@ async fn a_server_starts_with_its_own_good_certificate_or_not_at_all() {
     ];
     for (config, cluster, me, why) in mistakes {
         let error = start(config, cluster, me).unwrap();
-        assert!(error.starts_with("tls: ") && error.contains(why), "{error}");
+        assert_eq!(error.kind, ErrorKind::Invalid, "{error}");
+        assert!(error.message.starts_with("tls: ") && error.message.contains(why), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_certificate_outside_of_its_time_may_be_good_later() {
+    let desk = Desk::new("prod");
+    let config = desk.config(PNODE, ClientCertificates::Required);
+    let server = TlsNetwork::server(Env::real(), &config, "prod", PNODE).unwrap();
+    // (A clock that is not set says 1970, or when the machine was built.)
+    for (from_s, why) in [(now_s() + YEAR * 86_400, "not valid yet"), (now_s() - 5 * 86_400, "expired")] {
+        desk.issue(Holder::Server(PNODE), from_s, 1);
+        for error in [
+            TlsNetwork::server(Env::real(), &config, "prod", PNODE).err().unwrap(),
+            server.reload().unwrap_err(),
+        ] {
+            assert_eq!(error.kind, ErrorKind::Unavailable, "{error}");
+            assert!(error.message.contains(why) && error.message.contains("pnode-1.pem"), "{error}");
+        }
     }
 }
 

@@ -396,4 +396,19 @@ mod tests {
         let told = format!("{:?}", run(&["verify", at, "--set-aside"]).await.unwrap_err());
         assert!(told.contains("1 files of the backup") && told.contains("Negative"), "{told}");
     }
+
+    #[tokio::test]
+    async fn a_directory_that_cannot_be_used_is_no_finding_about_a_backup() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = dir.path().to_str().unwrap();
+        let (repository, backup) = (Repository::open(&Env::real(), at).unwrap(), with_ssts(&[(1, 0)]));
+        repository.commit(&backup).await.unwrap();
+        std::fs::create_dir(dir.path().join("tables")).unwrap();
+        std::fs::write(dir.path().join("tables").join(backup.files()[0].name()), "sst").unwrap();
+        let work_dir = dir.path().join("file");
+        std::fs::write(&work_dir, "").unwrap();
+        let work_dir = work_dir.to_str().unwrap();
+        let told = format!("{:?}", run(&["verify", at, "--work-dir", work_dir]).await.unwrap_err());
+        assert!(told.contains(work_dir) && told.contains("Failed"), "{told}");
+    }
 }

@@ -1,9 +1,11 @@
-//! The client against servers that refuse, hang, lose answers and forget sessions.
+//! The client against servers that refuse, hang, lose answers, forget sessions and break off calls.
 
 mod interface;
 mod network;
+mod raw;
 mod reads;
 mod server;
+mod transport;
 mod writes;
 
 use std::time::Duration;

@@ -1,6 +1,7 @@
 //! Writes are numbered within a session: however often one is sent, it takes effect once, or its outcome is said to be unknown.
 
-use sextant_client::ClientOptions;
+use futures::future::join_all;
+use sextant_client::{Client, ClientOptions};
 use sextant_common::ErrorKind;
 
 use super::server::Fault;
@@ -52,6 +53,40 @@ async fn a_session_forgotten_after_a_lost_answer_leaves_the_outcome_unknown() {
     let error = client.put("", "a", "2").await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::OutcomeUnknown);
     assert_eq!(first.store.lock().executed, 2, "executed once, and not again in a new session");
+}
+
+/// So many at a time need five sessions.
+const WRITERS: usize = 1100;
+
+async fn write_all(client: &Client) {
+    for result in join_all((0..WRITERS).map(|_| client.put("", "k", "v"))).await {
+        result.unwrap();
+    }
+}
+
+/// With a client that has several sessions, none of which the servers know any more.
+async fn rested() -> Cluster {
+    let cluster = cluster(impatient()).await;
+    // Nobody is answered before all are under way.
+    cluster.first.fail_next(vec![Fault::Hang; WRITERS]);
+    write_all(&cluster.client).await;
+    assert_eq!(cluster.first.store.lock().sessions_opened, 5);
+    cluster.first.store.lock().known_sessions.clear();
+    cluster
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_after_a_rest_needs_one_new_session_however_many_have_expired() {
+    let Cluster { client, first, .. } = rested().await;
+    client.put("", "k", "v").await.unwrap();
+    assert_eq!(first.store.lock().sessions_opened, 6);
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_writes_after_a_rest_all_take_effect_once() {
+    let Cluster { client, first, .. } = rested().await;
+    write_all(&client).await;
+    assert_eq!(first.store.lock().executed, 2 * WRITERS as u64);
 }
 
 #[tokio::test(start_paused = true)]

@@ -267,7 +267,11 @@ mod tests {
             let mut request = tonic::Request::new(());
             let agent = user_agent(&cluster("a"), from, Some(me));
             request.metadata_mut().insert("user-agent", agent.parse().unwrap());
-            request.extensions_mut().insert(Caller { addr: None, identity: shown.map(Arc::new) });
+            request.extensions_mut().insert(Caller {
+                addr: None,
+                identity: shown.map(Arc::new),
+                hangup: None,
+            });
             request
                 .extensions_mut()
                 .insert(CalledPath(PathAndQuery::from_static("/sextant.v1.Admin/Status")));

@@ -2,6 +2,7 @@
 
 mod dialing;
 mod handshake;
+mod hangup;
 mod identity;
 mod keep_alive;
 mod listening;
@@ -26,12 +27,14 @@ use crate::vfs::{RealVfs, Vfs};
 
 pub(crate) use handshake::CalledPath;
 pub use handshake::{Party, PartyRole, internal_calls, shown as shown_cluster};
+pub use hangup::Hangup;
 pub use identity::{Holder, Identity};
 pub use listening::Listening;
 pub use names::Names;
 pub use net::{
     Caller, Connection, DetachedConnection, Door, Handshake, Listener, Network, TcpNetwork, Whom, attached,
     cannot_listen, cluster_channel, established, grpc_channel, grpc_incoming, grpc_incoming_spread,
+    grpc_stream_channel,
 };
 pub use ports::{free_addrs, free_port};
 pub use reaching::Reaching;

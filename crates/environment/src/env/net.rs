@@ -13,6 +13,7 @@ use prometheus_client::registry::Registry;
 
 use super::dialing::dial;
 use super::handshake::Party;
+use super::hangup::Hangup;
 use super::identity::Identity;
 use super::keep_alive::keep_alive;
 use super::names::Names;
@@ -175,13 +176,14 @@ pub trait Listener: Send + 'static {
     fn accept(&mut self) -> BoxFuture<'_, io::Result<Connection>>;
 }
 
-/// Why a server cannot listen where its configuration says. A port that somebody has, an address that this host does not have
-/// (yet), a name that has none, may be had later: `Unavailable`. Anything else is for whoever wrote the configuration: `Invalid`.
+/// Why a server cannot listen where its configuration says. What is no address, or forbidden, is for whoever wrote the
+/// configuration: `Invalid`. A port that somebody has, an address that this host does not have (yet), a name that nobody tells the
+/// address of, may be had later, and so may what fails for a reason that nobody has thought of: `Unavailable`.
 pub fn cannot_listen(what: &str, e: &io::Error) -> Error {
     let kind = match e.kind() {
-        io::ErrorKind::AddrInUse | io::ErrorKind::AddrNotAvailable => ErrorKind::Unavailable,
-        io::ErrorKind::NotFound | io::ErrorKind::TimedOut => ErrorKind::Unavailable,
-        _ => ErrorKind::Invalid,
+        io::ErrorKind::InvalidInput | io::ErrorKind::PermissionDenied => ErrorKind::Invalid,
+        io::ErrorKind::Unsupported | io::ErrorKind::AlreadyExists => ErrorKind::Invalid,
+        _ => ErrorKind::Unavailable,
     };
     Error::new(kind, format!("{what}: {e}"))
 }
@@ -261,10 +263,28 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(2);
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// What a peer may send before it is read, in bytes: of one call, and of all calls of a connection.
+#[derive(Clone, Copy)]
+struct Windows {
+    call: u32,
+    connection: u32,
+}
+
+/// Answers are read as they come.
+const READ_AT_ONCE: Windows = Windows { call: 4 * 1024 * 1024, connection: 16 * 1024 * 1024 };
+/// What is not read of some streams leaves room for hundreds of others.
+const READ_LATER: Windows = Windows { call: 2 * 1024 * 1024, connection: 512 * 2 * 1024 * 1024 };
+
 /// A gRPC channel to `addr` (`host:port`, or `unix:` and a path) that connects when it is first used and again whenever it has to. Deadlines of
 /// calls are the caller's.
 pub fn grpc_channel(net: &Arc<dyn Network>, addr: &str) -> tonic::transport::Channel {
-    channel(net, addr, None, Whom::Host)
+    channel(net, addr, None, Whom::Host, READ_AT_ONCE)
+}
+
+/// The same, for streams that whoever asked may leave unread for as long as it likes. Not for other calls: the fewer bytes a stream may
+/// have on the way, the slower a long answer is.
+pub fn grpc_stream_channel(net: &Arc<dyn Network>, addr: &str) -> tonic::transport::Channel {
+    channel(net, addr, None, Whom::Host, READ_LATER)
 }
 
 /// The same, between servers of a cluster: its calls say which one, who calls and who is called, as far as the caller knows
@@ -276,7 +296,8 @@ pub fn cluster_channel(
     from: Party,
     to: Option<Party>,
 ) -> tonic::transport::Channel {
-    channel(net, addr, Some(super::handshake::user_agent(cluster, from, to)), Whom::Member(to))
+    let user_agent = super::handshake::user_agent(cluster, from, to);
+    channel(net, addr, Some(user_agent), Whom::Member(to), READ_AT_ONCE)
 }
 
 fn channel(
@@ -284,6 +305,7 @@ fn channel(
     addr: &str,
     user_agent: Option<String>,
     whom: Whom,
+    windows: Windows,
 ) -> tonic::transport::Channel {
     let net = net.clone();
     let target = addr.to_owned();
@@ -300,8 +322,10 @@ fn channel(
         .http2_keep_alive_interval(KEEP_ALIVE_INTERVAL)
         .keep_alive_timeout(KEEP_ALIVE_TIMEOUT)
         .keep_alive_while_idle(true)
-        .initial_stream_window_size(Some(4 * 1024 * 1024))
-        .initial_connection_window_size(Some(16 * 1024 * 1024))
+        .initial_stream_window_size(windows.call)
+        .initial_connection_window_size(windows.connection)
+        // Answers to calls that were given up are no attack: a connection does not end for how many of them come late.
+        .http2_max_local_error_reset_streams(None::<usize>)
         .tcp_nodelay(true);
     endpoint.connect_with_connector_lazy(tower::service_fn(move |_: axum::http::Uri| {
         let connecting = net.connect(target.clone(), whom);
@@ -318,10 +342,10 @@ fn channel(
 const HANDSHAKES_MAX: usize = 4096;
 
 /// The connections of a stream when they are [`Connection::established`]; those that are refused are left out.
-pub fn established<T: Send + 'static>(
+pub fn established<T: Send + 'static, E: Send + 'static>(
     connections: impl Stream<Item = io::Result<T>> + Send + 'static,
-    establish: impl Fn(T) -> BoxFuture<'static, io::Result<T>> + Send + Sync + 'static,
-) -> impl Stream<Item = io::Result<T>> + Send + 'static {
+    establish: impl Fn(T) -> BoxFuture<'static, io::Result<E>> + Send + Sync + 'static,
+) -> impl Stream<Item = io::Result<E>> + Send + 'static {
     let handshakes = connections.map(move |connection| {
         let established = connection.map(&establish);
         async move {
@@ -402,13 +426,15 @@ pub struct Caller {
     pub addr: Option<SocketAddr>,
     /// By its certificate.
     pub identity: Option<Arc<Identity>>,
+    /// Of connections that can be ended.
+    pub hangup: Option<Hangup>,
 }
 
 impl tonic::transport::server::Connected for Connection {
     type ConnectInfo = Caller;
 
     fn connect_info(&self) -> Self::ConnectInfo {
-        Caller { addr: self.peer, identity: self.identity.clone() }
+        Caller { addr: self.peer, identity: self.identity.clone(), hangup: None }
     }
 }
 

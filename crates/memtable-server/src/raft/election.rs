@@ -32,6 +32,8 @@ const ATTEMPT_MS: u64 = 120;
 const DOUBLED_MAX: u32 = 3;
 /// A device that has not finished a write for so long would keep a vote waiting, and all that Raft is asked meanwhile.
 const BUSY_NS: u64 = 100_000_000;
+/// The same for a node that has waited for its device for [`DEAF_NS_MAX`]: other partitions may keep it, or one of several, busy all the time.
+const STALLED_NS: u64 = 500_000_000;
 /// The same for a node that the last leader has named as its successor: the others' guards open within a heartbeat or so.
 const HEIR_ATTEMPT_MS: u64 = 30;
 
@@ -86,10 +88,24 @@ pub struct Device {
     pub log: Arc<RaftLog>,
 }
 
-impl Device {
-    /// A vote could not even be written down now, or not soon.
-    fn is_busy(&self) -> bool {
-        self.log.stalled_ns() > BUSY_NS
+/// Puts a campaign off whose vote could not even be written down now, or not soon. Pure.
+#[derive(Debug, Default)]
+struct Patience {
+    /// Since when nothing else keeps the node from campaigning; 0: something does.
+    waits_since_ns: u64,
+}
+
+impl Patience {
+    /// `stalled_ns`: how long the device has been at what it writes.
+    fn puts_off(&mut self, is_due: bool, stalled_ns: u64, now_ns: u64) -> bool {
+        if !is_due || stalled_ns <= BUSY_NS {
+            self.waits_since_ns = 0;
+            return false;
+        }
+        if self.waits_since_ns == 0 {
+            self.waits_since_ns = now_ns;
+        }
+        now_ns.saturating_sub(self.waits_since_ns) < DEAF_NS_MAX || stalled_ns > STALLED_NS
     }
 }
 
@@ -157,6 +173,7 @@ pub async fn election_loop(
     let mut next_attempt = 0u64;
     let mut hearing = Hearing::default();
     let mut lost = Lost::default();
+    let mut patience_with_device = Patience::default();
     let mut pause = TICK;
     loop {
         tokio::select! {
@@ -192,7 +209,8 @@ pub async fn election_loop(
         hearing.turn(now, pause);
         let is_due =
             may_lead && now >= next_attempt && now >= shared.guard.opens_at_ns().saturating_add(wait);
-        if !hearing.believes_silence(is_due, now) || device.is_busy() {
+        let is_due = hearing.believes_silence(is_due, now);
+        if patience_with_device.puts_off(is_due, device.log.stalled_ns(), now) || !is_due {
             continue;
         }
         if device.log.check_room(LOG_ROOM_BYTES).is_err() {
@@ -245,6 +263,19 @@ mod tests {
         assert!((1..20).all(|n| !believes(n, false)));
         let first = (20..40).find(|n| believes(*n, true));
         assert_eq!(first, Some(30), "a second after it would have campaigned");
+    }
+
+    #[test]
+    fn a_busy_device_puts_a_campaign_off_for_a_second_and_a_stalled_one_for_as_long_as_it_is() {
+        let mut patience = Patience::default();
+        let ms = 1_000_000;
+        assert!(!patience.puts_off(true, BUSY_NS, 5 * ms));
+        assert!(patience.puts_off(true, BUSY_NS + 1, 10 * ms));
+        assert!(patience.puts_off(true, 200 * ms, 900 * ms));
+        assert!(!patience.puts_off(true, 200 * ms, 10 * ms + DEAF_NS_MAX));
+        assert!(patience.puts_off(true, STALLED_NS + 1, 10 * ms + DEAF_NS_MAX));
+        assert!(!patience.puts_off(false, 200 * ms, 1_200 * ms), "it is not due");
+        assert!(patience.puts_off(true, 200 * ms, 1_300 * ms), "from the beginning");
     }
 
     #[test]

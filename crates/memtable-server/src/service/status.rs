@@ -69,6 +69,7 @@ fn partition(context: &Context, handle: &Handle) -> Value {
             "drift_ppm": configuration.drift_ppm,
             "memory_bytes": configuration.memory_bytes,
             "format": configuration.format,
+            "draining": configuration.draining,
         },
         "published_seq": shared.published.seq(),
         "published_tick_ms": shared.published.tick().0,

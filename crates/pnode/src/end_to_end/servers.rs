@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use sextant_common::ErrorKind;
 use sextant_common::ids::NodeId;
+use sextant_common::limits::KEY_BYTES_MAX;
 use sextant_environment::env::{Whom, error_of, grpc_channel};
 use sextant_proto::v1::admin_client::AdminClient;
 use sextant_proto::v1::kv_client::KvClient;
@@ -129,6 +130,9 @@ async fn errors_keep_their_kind_over_grpc() {
     assert_eq!(kind(kv.get(get("", "", 0)).await.unwrap_err()), ErrorKind::Invalid);
     assert_eq!(kind(kv.get(get("", "k", 9)).await.unwrap_err()), ErrorKind::Invalid);
     assert_eq!(kind(kv.get(get("nope", "k", 0)).await.unwrap_err()), ErrorKind::UnknownTable);
+    let bound = |end| v1::KvScanRequest { end: vec![1; end].into(), ..Default::default() };
+    assert_eq!(kind(kv.scan(bound(KEY_BYTES_MAX + 2)).await.unwrap_err()), ErrorKind::Invalid);
+    assert!(kv.scan(bound(KEY_BYTES_MAX + 1)).await.is_ok());
     let nothing = v1::KvCompareAndSetRequest { key: "k".into(), ..Default::default() };
     assert_eq!(kind(kv.compare_and_set(nothing).await.unwrap_err()), ErrorKind::Invalid);
     kv.put(put("warm-up", "1")).await.unwrap();

@@ -265,7 +265,7 @@ async fn writes_that_wait_for_sstables_hold_up_no_others() {
 async fn the_callers_own_session_and_number_are_used() {
     let cluster = Cluster::start(2).await;
     let pnode = cluster.pnode().await;
-    let session = pnode.open_session().await.unwrap();
+    let session = pnode.open_session(None).await.unwrap();
     for partition in 0..2 {
         assert!(cluster.leader().with(partition, |p| p.sessions.contains(&session)));
     }
@@ -280,11 +280,32 @@ async fn the_callers_own_session_and_number_are_used() {
         WriteOptions { request: Some(RequestId { session: 99, number: 1, acked_below: 1 }), ..options };
     let error = pnode.write(vec![Operation::put("", "k", "v")], unknown).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::UnknownSession);
-    let none = WriteOptions { request: Some(RequestId { session: 0, number: 1, acked_below: 1 }), ..options };
-    assert_eq!(
-        pnode.write(vec![Operation::put("", "k", "v")], none).await.unwrap_err().kind,
-        ErrorKind::Invalid
-    );
+    for (session, number, acked_below) in [(0, 1, 1), (session, 0, 0), (session, 4, 5)] {
+        let senseless = WriteOptions { request: Some(RequestId { session, number, acked_below }), ..options };
+        let error = pnode.write(vec![Operation::put("", "k", "v")], senseless).await.unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Invalid, "{session} {number} {acked_below}");
+    }
+}
+
+#[tokio::test]
+async fn a_partition_without_a_leader_keeps_no_session_from_the_others() {
+    let cluster = Cluster::start(2).await;
+    let pnode = cluster.pnode().await;
+    cluster.settled(&pnode, 0).await;
+    let lost = cluster.leader().state.lock().partitions.remove(&1).unwrap();
+    let session = pnode.open_session(None).await.unwrap();
+    assert!(cluster.leader().with(0, |p| p.sessions.contains(&session)));
+    let request = Some(RequestId { session, number: 1, acked_below: 1 });
+    let options = WriteOptions { request, ..WriteOptions::default() };
+    let key = |partition: u32| (0..).map(|i| format!("k{i}")).find(|k| cluster.partition_of(k) == partition);
+    let put = |partition| vec![Operation::put("", key(partition).unwrap(), "v")];
+    assert!(pnode.write(put(0), options).await.unwrap().applied);
+    cluster.leader().state.lock().partitions.insert(1, lost);
+    let error = pnode.write(put(1), options).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::UnknownSession);
+    let session = pnode.open_session(None).await.unwrap();
+    let request = Some(RequestId { session, number: 1, acked_below: 1 });
+    assert!(pnode.write(put(1), WriteOptions { request, ..options }).await.unwrap().applied);
 }
 
 #[tokio::test]

@@ -398,8 +398,9 @@ impl Admin for AdminService {
         &self,
         request: Request<v1::FetchTableRequest>,
     ) -> Result<Response<Self::FetchTableStream>, Status> {
-        self.admit(&request, "read an SSTable").await?;
+        let who = self.admit(&request, "read an SSTable").await?;
         let chunks = backup::fetch_table(&self.pnode, request.into_inner()).await.map_err(status_of)?;
+        let chunks = chunks.map(move |chunk| who.may_still(Class::Admin).map_err(status_of).and(chunk));
         Ok(Response::new(chunks.boxed()))
     }
 

@@ -1,5 +1,9 @@
-//! A bound on client connections: beyond it, one waits here at each listener, and all others in the kernel's queue.
+//! A bound on client connections: beyond it, some wait here at each listener (those whose handshakes it
+//! does at a time), and all others in the kernel's queue.
+//!
+//! Whoever has not shown yet who it is, where that is asked, has no place; whoever makes no call loses it.
 
+use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -7,19 +11,25 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures::Stream;
-use sextant_environment::env::{Caller, Connection, Listener, established};
+use sextant_environment::env::{Caller, Connection, Hangup, Listener, established};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::time::Sleep;
 use tokio_stream::wrappers::ReceiverStream;
 
 /// Pause after a failed accept (no file descriptors left, usually).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 /// Connections accepted and not yet taken over by the server.
 const HANDOVER_MAX: usize = 16;
+/// How long a connection may be there without a call. (Afterwards it may rest.)
+const FIRST_CALL_MAX: Duration = Duration::from_secs(30);
 
 /// A connection and its place.
 pub(crate) struct Counted {
     connection: Connection,
+    hangup: Hangup,
+    /// Until the first call.
+    first_call_due: Option<Pin<Box<Sleep>>>,
     _place: OwnedSemaphorePermit,
 }
 
@@ -28,19 +38,24 @@ pub(crate) fn counted(
     listener: Box<dyn Listener>,
     places: Arc<Semaphore>,
 ) -> impl Stream<Item = io::Result<Counted>> + Send + 'static {
-    established(accepted(listener, places), |counted: Counted| Box::pin(counted.established()))
+    established(accepted(listener), move |connection: Connection| {
+        let places = places.clone();
+        Box::pin(async move {
+            let connection = connection.established().await?;
+            let place = places.acquire_owned().await.map_err(io::Error::other)?;
+            Ok(Counted::new(connection, place))
+        })
+    })
 }
 
-fn accepted(mut listener: Box<dyn Listener>, places: Arc<Semaphore>) -> ReceiverStream<io::Result<Counted>> {
+fn accepted(mut listener: Box<dyn Listener>) -> ReceiverStream<io::Result<Connection>> {
     let (accepted, incoming) = mpsc::channel(HANDOVER_MAX);
     tokio::spawn(async move {
         let accept = async {
             loop {
-                // First who comes, then its place: a listener to which nobody comes keeps none from the others.
                 match listener.accept().await {
                     Ok(connection) => {
-                        let Ok(place) = places.clone().acquire_owned().await else { return };
-                        if accepted.send(Ok(Counted { connection, _place: place })).await.is_err() {
+                        if accepted.send(Ok(connection)).await.is_err() {
                             return;
                         }
                     }
@@ -60,8 +75,18 @@ fn accepted(mut listener: Box<dyn Listener>, places: Arc<Semaphore>) -> Receiver
 }
 
 impl Counted {
-    async fn established(self) -> io::Result<Self> {
-        Ok(Self { connection: self.connection.established().await?, ..self })
+    fn new(connection: Connection, place: OwnedSemaphorePermit) -> Self {
+        let first_call_due = Some(Box::pin(tokio::time::sleep(FIRST_CALL_MAX)));
+        Self { connection, hangup: Hangup::default(), first_call_due, _place: place }
+    }
+
+    /// Whether it is to end; if not, the task is woken when it is.
+    fn is_over(&mut self, cx: &mut Context<'_>) -> bool {
+        if self.first_call_due.is_some() && self.hangup.has_called() {
+            self.first_call_due = None;
+        }
+        let is_due = self.first_call_due.as_mut().is_some_and(|due| due.as_mut().poll(cx).is_ready());
+        is_due || self.hangup.poll_over(cx)
     }
 }
 
@@ -69,7 +94,7 @@ impl tonic::transport::server::Connected for Counted {
     type ConnectInfo = Caller;
 
     fn connect_info(&self) -> Self::ConnectInfo {
-        self.connection.connect_info()
+        Caller { hangup: Some(self.hangup.clone()), ..self.connection.connect_info() }
     }
 }
 
@@ -79,12 +104,18 @@ impl AsyncRead for Counted {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        if self.is_over(cx) {
+            return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
+        }
         Pin::new(&mut self.connection).poll_read(cx, buf)
     }
 }
 
 impl AsyncWrite for Counted {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        if self.hangup.is_over() {
+            return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
+        }
         Pin::new(&mut self.connection).poll_write(cx, buf)
     }
 
@@ -93,6 +124,9 @@ impl AsyncWrite for Counted {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        if self.hangup.is_over() {
+            return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
+        }
         Pin::new(&mut self.connection).poll_write_vectored(cx, bufs)
     }
 
@@ -101,6 +135,9 @@ impl AsyncWrite for Counted {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.hangup.is_over() {
+            return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
+        }
         Pin::new(&mut self.connection).poll_flush(cx)
     }
 

@@ -68,7 +68,9 @@ pub(super) struct Fields {
     /// Bytes of the prefix that have come, and the length that they say.
     prefix: u32,
     length: u32,
-    /// Of the message that has begun.
+    /// Messages that have begun.
+    begun: usize,
+    /// Of the one that has begun last.
     announced: u32,
     /// Of the message.
     left: u32,
@@ -78,7 +80,7 @@ pub(super) struct Fields {
 
 impl Default for Fields {
     fn default() -> Self {
-        Self { prefix: 0, length: 0, announced: 0, left: 0, at: At::FIELD, count: 0 }
+        Self { prefix: 0, length: 0, begun: 0, announced: 0, left: 0, at: At::FIELD, count: 0 }
     }
 }
 
@@ -86,6 +88,11 @@ impl Fields {
     /// How long the last message is that has begun.
     pub fn announced(&self) -> usize {
         self.announced as usize
+    }
+
+    /// How many have.
+    pub fn begun(&self) -> usize {
+        self.begun
     }
 
     /// Whether all of it has come.
@@ -149,7 +156,8 @@ impl Fields {
         }
         self.prefix += 1;
         if self.prefix == PREFIX_BYTES {
-            *self = Self { announced: self.length, left: self.length, ..Self::default() };
+            let (begun, length) = (self.begun + 1, self.length);
+            *self = Self { begun, announced: length, left: length, ..Self::default() };
         }
     }
 

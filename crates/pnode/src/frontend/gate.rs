@@ -7,7 +7,8 @@ use base64::prelude::BASE64_STANDARD;
 use sextant_access::{Allowance, Allowances, Class, Desk, Place, Principal};
 use sextant_common::operation::{Effect, Operation, Returns, Update};
 use sextant_common::{Error, ErrorKind, Result};
-use sextant_environment::env::{Caller, Holder};
+use sextant_environment::env::{Caller, Hangup, Holder};
+use sextant_environment::freight::Freight;
 use tokio::sync::OwnedSemaphorePermit;
 use tonic::Request;
 use tonic::codegen::http::header::AUTHORIZATION;
@@ -30,44 +31,86 @@ pub(crate) struct Gate {
 #[derive(Clone)]
 pub(super) struct Known {
     principal: Arc<Principal>,
+    /// By a password: another user of that name is not meant.
+    by_password: bool,
     /// Of the desk, when it was asked.
     generation: u64,
+}
+
+/// A call of a user who has limits, for as long as it is there.
+pub(super) struct Entered {
+    allowance: Arc<Allowance>,
+    _place: Place,
+}
+
+impl Entered {
+    /// What a request carries, until it is answered.
+    pub fn carry(&self, bytes: usize) -> Result<Option<OwnedSemaphorePermit>> {
+        self.allowance.try_carry(bytes)
+    }
 }
 
 /// Who makes a call, until it is answered.
 pub(crate) struct Who {
     /// None: there is no access control.
     principal: Option<Arc<Principal>>,
+    by_password: bool,
     /// None: it has no limits.
-    limits: Option<(Arc<Allowance>, Place)>,
+    limits: Option<Arc<Entered>>,
     /// Whom an operator's certificate names, where nobody has to be a user.
     certified: Option<String>,
     /// Which is told what was refused.
     desk: Option<Arc<Desk>>,
+    /// Of the desk, from before the user was found.
+    generation: u64,
+    /// Of its connection.
+    hangup: Option<Hangup>,
 }
 
 impl Gate {
     /// By user and password (`authorization: Basic`, RFC 7617), or else by certificate.
     pub async fn who<T>(&self, request: &Request<T>) -> Result<Who> {
+        let generation = self.desk.as_ref().map_or(0, |desk| desk.generation());
         let principal = self.principal(request).await?;
-        let user = principal.as_ref().map_or(DEFAULT_USER, |who| &who.name);
-        let limits = match self.allowances.of(user) {
-            None => None,
-            Some(allowance) => {
-                allowance.pay_or_refuse()?;
-                let place = allowance.enter()?;
-                Some((allowance, place))
-            }
+        let limits = match request.extensions().get::<Arc<Entered>>() {
+            Some(entered) => Some(entered.clone()),
+            // (Whoever was let in by its head and has none has no limits.)
+            None if request.extensions().get::<Known>().is_some() => None,
+            None => self.entered(principal.as_deref())?,
         };
-        Ok(Who { principal, limits, certified: None, desk: self.desk.clone() })
+        let hangup = request.extensions().get::<Caller>().and_then(|caller| caller.hangup.clone());
+        let (desk, by_password) = (self.desk.clone(), says_a_password(request));
+        Ok(Who { principal, by_password, limits, certified: None, desk, generation, hangup })
+    }
+
+    /// Counts a call that is not read yet. None: its user has no limits.
+    pub(super) fn enter(&self, known: Option<&Known>) -> Result<Option<Arc<Entered>>> {
+        self.entered(known.map(|known| &*known.principal))
+    }
+
+    fn entered(&self, principal: Option<&Principal>) -> Result<Option<Arc<Entered>>> {
+        let user = principal.map_or(DEFAULT_USER, |who| &who.name);
+        let Some(allowance) = self.allowances.of(user) else { return Ok(None) };
+        allowance.pay_or_refuse()?;
+        let place = allowance.enter()?;
+        Ok(Some(Arc::new(Entered { allowance, _place: place })))
+    }
+
+    /// Whether a call that is not read yet is of somebody who may administrate.
+    pub(super) fn is_operator(&self, known: Option<&Known>) -> Result<()> {
+        let (Some(known), Some(desk)) = (known, &self.desk) else { return Ok(()) };
+        let who = &known.principal;
+        who.may(Class::Admin).inspect_err(|_| desk.refused(&who.name, "administration"))
     }
 
     /// The same for administration, which no limit keeps away: it may be what ends a crowd.
     pub async fn operator<T>(&self, request: &Request<T>) -> Result<Who> {
+        let generation = self.desk.as_ref().map_or(0, |desk| desk.generation());
         let principal = self.principal(request).await?;
         let shown = request.extensions().get::<Caller>().and_then(|caller| caller.identity.as_deref());
         let certified = shown.filter(|_| principal.is_none()).map(ToString::to_string);
-        Ok(Who { principal, limits: None, certified, desk: self.desk.clone() })
+        let (desk, by_password) = (self.desk.clone(), says_a_password(request));
+        Ok(Who { principal, by_password, limits: None, certified, desk, generation, hangup: None })
     }
 
     /// Who makes a call, by its head. None: that is not asked.
@@ -76,7 +119,7 @@ impl Gate {
         let generation = desk.generation();
         let said = headers.get(AUTHORIZATION).map(HeaderValue::as_bytes);
         let principal = ask(desk, said, extensions.get::<Caller>()).await?;
-        Ok(Some(Known { principal, generation }))
+        Ok(Some(Known { principal, by_password: said.is_some(), generation }))
     }
 
     async fn principal<T>(&self, request: &Request<T>) -> Result<Option<Arc<Principal>>> {
@@ -84,7 +127,7 @@ impl Gate {
         let principal = match request.extensions().get::<Known>() {
             Some(known) if known.generation == desk.generation() => known.principal.clone(),
             // Rights have changed while the rest of the call came.
-            Some(known) => desk.find(&known.principal.name).ok_or_else(not_there)?,
+            Some(known) => still_there(desk, &known.principal, known.by_password)?,
             None => {
                 let said = request.metadata().get(AUTHORIZATION.as_str()).map(MetadataValue::as_bytes);
                 ask(desk, said, request.extensions().get::<Caller>()).await?
@@ -92,6 +135,10 @@ impl Gate {
         };
         Ok(Some(principal))
     }
+}
+
+fn says_a_password<T>(request: &Request<T>) -> bool {
+    request.metadata().contains_key(AUTHORIZATION.as_str())
 }
 
 /// `said`: the header `authorization`.
@@ -113,23 +160,44 @@ async fn ask(desk: &Desk, said: Option<&[u8]>, caller: Option<&Caller>) -> Resul
     })
 }
 
-fn not_there() -> Error {
-    Error::new(ErrorKind::Denied, "the user is not there any more")
+/// As it is now. Whoever has shown a certificate is whoever has the name.
+fn still_there(desk: &Desk, who: &Principal, by_password: bool) -> Result<Arc<Principal>> {
+    let now = desk.find(&who.name).filter(|now| !by_password || now.since == who.since);
+    now.ok_or_else(|| Error::new(ErrorKind::Denied, "the user is not there any more"))
 }
 
 impl Who {
     /// Whether who was let in may still do so, as far as its user is there and has the right: a stream goes on for long.
     pub fn may_still(&self, class: Class) -> Result<()> {
         let (Some(desk), Some(principal)) = (&self.desk, &self.principal) else { return Ok(()) };
-        match desk.find(&principal.name) {
-            Some(now) => now.may(class),
-            None => Err(not_there()),
+        if desk.generation() == self.generation {
+            return Ok(());
         }
+        still_there(desk, principal, self.by_password)?.may(class)
+    }
+
+    /// Whether who was let in to read a range still may. Asks nothing while rights stay as they were.
+    pub fn may_still_scan(&self, table: &str, start: &[u8], end: &[u8]) -> Result<()> {
+        let (Some(desk), Some(principal)) = (&self.desk, &self.principal) else { return Ok(()) };
+        if desk.generation() == self.generation {
+            return Ok(());
+        }
+        still_there(desk, principal, self.by_password)?.may_scan(table, start, end)
     }
 
     /// What a request carries, until it is answered.
     pub fn carry(&self, bytes: usize) -> Result<Option<OwnedSemaphorePermit>> {
-        self.limits.as_ref().map_or(Ok(None), |(allowance, _)| allowance.try_carry(bytes))
+        self.limits.as_ref().map_or(Ok(None), |entered| entered.carry(bytes))
+    }
+
+    /// What an answer holds, for as long as its user is counted: and its connection ends if it is not taken, if that matters then.
+    pub fn freight(&self, matters: impl Fn() -> bool + Send + Sync + 'static) -> Freight {
+        let freight = Freight::default();
+        self.limits.iter().for_each(|entered| freight.add(entered.clone()));
+        match &self.hangup {
+            Some(hangup) => freight.within(hangup.clone(), matters),
+            None => freight,
+        }
     }
 
     /// For logs.

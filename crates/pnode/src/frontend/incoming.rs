@@ -1,17 +1,19 @@
-//! Calls as they come in: who makes one is known by its head before anything else of it is read, and what is long has room first.
+//! Calls as they come in: who makes one is known by its head before anything else of it is read, what is long has room first, and what
+//! does not come all at once has room and little time.
 //!
-//! Owns: when the bytes of a call are read, the room of long messages, and how long their clients may take to send them. Whether a user
+//! Owns: when the bytes of a call are read, the room of messages, and how long their clients may take to send them. Whether a user
 //! may do what it asks for is judged when the message is decoded; what its answer holds is [freight](sextant_environment::freight).
 //!
-//! Invariant: nothing is read of a call whose caller is not known, where that is asked; beyond [`LARGE_BYTES`] and a frame nothing of a
-//! message without room, which is held until the call is answered. Nobody waits without reading: the calls of a connection share its
-//! window, so those that hold room would not get on.
+//! Invariant: nothing is read of a call whose caller is not known, or has no place, where that is asked; beyond [`LARGE_BYTES`] and a
+//! frame nothing of a message without room, which is held until the call is answered; and beyond a frame nothing of a shorter one whose
+//! rest is waited for. Nobody waits without reading: the calls of a connection share its window, so those that hold room would not get
+//! on.
 
 use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -20,9 +22,10 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 use parking_lot::Mutex;
 use sextant_common::limits::LARGE_BYTES;
 use sextant_common::{Error, ErrorKind, Result};
-use sextant_environment::env::status_of;
+use sextant_environment::env::{Caller, status_of};
 use sextant_environment::room::{Room, Share};
 use sextant_proto::MESSAGE_BYTES_MAX;
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Sleep;
 use tonic::Status;
 use tonic::body::Body;
@@ -31,24 +34,35 @@ use tonic::server::NamedService;
 use tower::Service;
 
 use super::fields::{self, Fields};
-use super::gate::Gate;
+use super::gate::{Entered, Gate};
 
-/// How long a client may take to send a message that holds room: this, and a second for so many bytes. (As over RESP.)
+/// How long a client may take to send a message: this, and a second for so many bytes. (As over RESP.)
 const UPLOAD_GRACE: Duration = Duration::from_secs(10);
 const UPLOAD_BYTES_PER_S: usize = 256 * 1024;
+/// Of short messages that do not come all at once.
+const PARTS_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Of those of who need not say who they are.
+const STRANGERS_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// For long messages.
+/// For messages.
 #[derive(Clone, Debug)]
 pub(crate) struct Rooms {
-    /// Of calls under way, shared with the other front end.
+    /// Of long ones of calls under way, shared with the other front end.
     pub large: Room,
     /// Of those that are read while they wait for that. What finds no room here either is refused at once.
     pub waiting: Room,
+    /// Of short ones that have begun.
+    pub parts: Room,
 }
 
 impl Rooms {
     pub fn new(large: Room, waiting_bytes_max: usize) -> Self {
-        Self { large, waiting: Room::new(waiting_bytes_max) }
+        Self { large, waiting: Room::new(waiting_bytes_max), parts: Room::new(PARTS_BYTES_MAX) }
+    }
+
+    fn of(bytes_max: usize) -> Self {
+        let room = Room::new(bytes_max);
+        Self { large: room.clone(), waiting: room.clone(), parts: room }
     }
 
     /// Err: there is none, neither to be carried out nor to wait.
@@ -67,54 +81,113 @@ enum Held {
     Room(Share),
     /// To wait for room.
     Place(Share),
+    /// Of what its user may have in flight.
+    Carried {
+        _permit: OwnedSemaphorePermit,
+    },
 }
 
 /// What a call holds for its message. Clones are the same.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Luggage(Arc<Mutex<Vec<Held>>>);
 
+impl Held {
+    fn bytes(&self) -> usize {
+        match self {
+            Held::Room(share) | Held::Place(share) => share.bytes(),
+            Held::Carried { .. } => 0,
+        }
+    }
+}
+
 impl Luggage {
     fn bytes(&self) -> usize {
-        let bytes = |held: &Held| match held {
-            Held::Room(share) | Held::Place(share) => share.bytes(),
-        };
-        self.0.lock().iter().map(bytes).sum()
+        self.0.lock().iter().map(Held::bytes).sum()
     }
 
     /// Whether it has room, and no place to wait for it.
     pub fn has_room(&self) -> bool {
         let held = self.0.lock();
-        !held.is_empty() && held.iter().all(|held| matches!(held, Held::Room(_)))
+        held.iter().any(|held| matches!(held, Held::Room(_)))
+            && !held.iter().any(|held| matches!(held, Held::Place(_)))
+    }
+
+    /// Whether its bytes are counted among those that its user has in flight.
+    pub fn is_carried(&self) -> bool {
+        self.0.lock().iter().any(|held| matches!(held, Held::Carried { .. }))
     }
 
     /// Places to wait, to be given back when there is room.
     pub fn places(&self) -> Vec<Share> {
-        let held = std::mem::take(&mut *self.0.lock());
-        let shares = held.into_iter().map(|held| match held {
-            Held::Room(share) | Held::Place(share) => share,
-        });
-        shares.collect()
+        let mut held = self.0.lock();
+        let (carried, shares) =
+            std::mem::take(&mut *held).into_iter().partition(|held| matches!(held, Held::Carried { .. }));
+        *held = carried;
+        let share = |held| match held {
+            Held::Room(share) | Held::Place(share) => Some(share),
+            Held::Carried { .. } => None,
+        };
+        Vec::into_iter(shares).filter_map(share).collect()
     }
+}
+
+/// Who may make calls of a service.
+#[derive(Clone)]
+enum Who {
+    /// Anybody.
+    Strangers,
+    /// Whom the gate knows.
+    Users(Gate),
+    /// Those of them who may administrate, whom no limit keeps away.
+    Operators(Gate),
 }
 
 /// A service whose calls are read only so far.
 #[derive(Clone)]
 pub(crate) struct Incoming<S> {
     inner: S,
-    gate: Gate,
-    /// None: long messages need none.
+    who: Who,
+    /// None: they may send as much as they like, and message after message.
     rooms: Option<Rooms>,
 }
 
 impl<S> Incoming<S> {
     /// For whoever the gate knows.
-    pub fn known(inner: S, gate: &Gate) -> Self {
-        Self { inner, gate: gate.clone(), rooms: None }
+    pub fn of_users(inner: S, gate: &Gate, rooms: &Rooms) -> Self {
+        Self { inner, who: Who::Users(gate.clone()), rooms: Some(rooms.clone()) }
     }
 
-    /// And with room for what is long.
-    pub fn with_room(inner: S, gate: &Gate, rooms: &Rooms) -> Self {
-        Self { rooms: Some(rooms.clone()), ..Self::known(inner, gate) }
+    pub fn of_operators(inner: S, gate: &Gate) -> Self {
+        Self { inner, who: Who::Operators(gate.clone()), rooms: None }
+    }
+
+    pub fn of_strangers(inner: S) -> Self {
+        Self { inner, who: Who::Strangers, rooms: Some(Rooms::of(STRANGERS_BYTES_MAX)) }
+    }
+}
+
+impl Who {
+    /// Lets a call in, whose head is here.
+    async fn admit(&self, request: &mut Request<Body>) -> Result<Option<Arc<Entered>>> {
+        let gate = match self {
+            Who::Strangers => return Ok(None),
+            Who::Users(gate) | Who::Operators(gate) => gate,
+        };
+        let known = gate.know(request.headers(), request.extensions()).await?;
+        let entered = match self {
+            Who::Operators(_) => {
+                gate.is_operator(known.as_ref())?;
+                None
+            }
+            _ => gate.enter(known.as_ref())?,
+        };
+        if let Some(known) = known {
+            request.extensions_mut().insert(known);
+        }
+        if let Some(entered) = &entered {
+            request.extensions_mut().insert(entered.clone());
+        }
+        Ok(entered)
     }
 }
 
@@ -141,18 +214,19 @@ where
         // The one that is ready stays here for this call, its copy is for the next.
         let next = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, next);
-        let (gate, rooms) = (self.gate.clone(), self.rooms.clone());
+        let (who, rooms) = (self.who.clone(), self.rooms.clone());
+        if let Some(hangup) = request.extensions().get::<Caller>().and_then(|caller| caller.hangup.as_ref()) {
+            hangup.called();
+        }
         Box::pin(async move {
-            match gate.know(request.headers(), request.extensions()).await {
-                Ok(None) => {}
-                Ok(Some(known)) => drop(request.extensions_mut().insert(known)),
+            let entered = match who.admit(&mut request).await {
+                Ok(entered) => entered,
                 Err(error) => return Ok(status_of(error).into_http()),
-            }
+            };
             let luggage = Luggage::default();
             request.extensions_mut().insert(luggage.clone());
-            let fields = Fields::default();
             let held = luggage.clone();
-            let body = |body| Body::new(IncomingBody { body, fields, rooms, luggage, due: None });
+            let body = |body| Body::new(IncomingBody::new(body, rooms, luggage, entered));
             let answer = inner.call(request.map(body)).await;
             drop(held);
             answer
@@ -160,40 +234,80 @@ where
     }
 }
 
+/// The body of a call: with room, of one with one message.
 struct IncomingBody {
     body: Body,
     fields: Fields,
     rooms: Option<Rooms>,
     luggage: Luggage,
-    /// When the message that holds room is to be here.
-    due: Option<Pin<Box<Sleep>>>,
+    entered: Option<Arc<Entered>>,
+    /// Of a short message whose rest is waited for, or its end.
+    part: Option<Share>,
+    /// None: nothing was waited for.
+    due: Option<Due>,
+}
+
+/// When a message is to be here.
+struct Due {
+    sleep: Pin<Box<Sleep>>,
+    /// Which one, and how many seconds it was given for its length.
+    message: usize,
+    seconds: usize,
 }
 
 impl IncomingBody {
+    fn new(body: Body, rooms: Option<Rooms>, luggage: Luggage, entered: Option<Arc<Entered>>) -> Self {
+        Self { body, fields: Fields::default(), rooms, luggage, entered, part: None, due: None }
+    }
+
     /// Of a message that has begun. (One that is longer than any is refused where it is decoded, and not read either.)
-    fn take_room(&mut self) -> std::result::Result<(), Status> {
-        let Some(rooms) = &self.rooms else { return Ok(()) };
+    fn take_room(&mut self) -> Result<()> {
         let announced = self.fields.announced();
-        if self.fields.is_whole() {
-            self.due = None;
-        }
+        let Some(rooms) = &self.rooms else {
+            return Ok(());
+        };
         if announced <= LARGE_BYTES || announced > MESSAGE_BYTES_MAX {
             return Ok(());
         }
         let held = self.luggage.bytes();
         if announced > held {
-            self.luggage.0.lock().push(rooms.take(announced - held).map_err(status_of)?);
-        }
-        if self.due.is_none() && !self.fields.is_whole() {
-            let seconds = announced.div_ceil(UPLOAD_BYTES_PER_S) as u64;
-            self.due = Some(Box::pin(tokio::time::sleep(UPLOAD_GRACE + Duration::from_secs(seconds))));
+            // What its user may take comes first: who has too much takes nothing from others.
+            let carried =
+                self.entered.as_ref().map_or(Ok(None), |entered| entered.carry(announced - held))?;
+            let room = rooms.take(announced - held)?;
+            let mut luggage = self.luggage.0.lock();
+            luggage.extend(carried.map(|permit| Held::Carried { _permit: permit }));
+            luggage.push(room);
         }
         Ok(())
     }
 
-    /// If not, the task is woken when it is.
-    fn is_overdue(&mut self, cx: &mut Context<'_>) -> bool {
-        self.due.as_mut().is_some_and(|due| due.as_mut().poll(cx).is_ready())
+    /// Nothing more is here. Whether it should be; if not, the task is woken when it is to.
+    fn waits(&mut self, cx: &mut Context<'_>) -> Result<()> {
+        let announced = self.fields.announced();
+        match &self.rooms {
+            Some(rooms) => {
+                let has = self.part.as_ref().map_or(0, Share::bytes);
+                if announced <= LARGE_BYTES && announced > has {
+                    self.part = Some(rooms.parts.try_take(announced).ok_or_else(no_room)?);
+                }
+            }
+            // The next one takes its time.
+            None if self.fields.begun() > 0 && self.fields.is_whole() => return Ok(()),
+            None => {}
+        }
+        // (Who has room sends one.)
+        let message = if self.rooms.is_some() { 0 } else { self.fields.begun() };
+        let seconds = announced.min(MESSAGE_BYTES_MAX) / UPLOAD_BYTES_PER_S;
+        let limit = UPLOAD_GRACE + Duration::from_secs(seconds as u64);
+        if self.due.as_ref().is_none_or(|due| due.message != message || due.seconds < seconds) {
+            self.due = Some(Due { sleep: Box::pin(tokio::time::sleep(limit)), message, seconds });
+        }
+        if self.due.as_mut().is_some_and(|due| due.sleep.as_mut().poll(cx).is_ready()) {
+            let why = "the call was not executed: its bytes come too slowly for the room that they take";
+            return Err(Error::new(ErrorKind::Overloaded, why));
+        }
+        Ok(())
     }
 }
 
@@ -205,19 +319,18 @@ impl HttpBody for IncomingBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<std::result::Result<Frame<Bytes>, Status>>> {
-        if self.is_overdue(cx) {
-            let why = "the call was not executed: its bytes come too slowly for the room that they take";
-            return Poll::Ready(Some(Err(status_of(Error::new(ErrorKind::Overloaded, why)))));
-        }
-        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
+        let fails = |error| Poll::Ready(Some(Err(status_of(error))));
+        let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) else {
+            return self.waits(cx).map_or_else(fails, |()| Poll::Pending);
+        };
         if let Some(Ok(frame)) = &frame
             && let Some(data) = frame.data_ref()
         {
             if !self.fields.pass(data) {
                 return Poll::Ready(Some(Err(fields::too_many())));
             }
-            if let Err(status) = self.take_room() {
-                return Poll::Ready(Some(Err(status)));
+            if let Err(error) = self.take_room() {
+                return fails(error);
             }
         }
         Poll::Ready(frame)
@@ -338,6 +451,13 @@ mod tests {
         Request::new(Body::new(body))
     }
 
+    /// All of a message, and then nothing more, nor an end.
+    fn sent_and_open(length: usize, taken: &Arc<AtomicUsize>) -> Request<Body> {
+        let framed = [&[0][..], &(length as u32).to_be_bytes(), &vec![0; length]].concat();
+        let body = Sent { frames: [Bytes::from(framed)].into(), taken: taken.clone(), ends: false };
+        Request::new(Body::new(body))
+    }
+
     fn code(answer: &Response<Body>) -> Option<&str> {
         answer.headers().get("grpc-status").map(|code| code.to_str().unwrap())
     }
@@ -354,7 +474,7 @@ mod tests {
         let taken = Arc::<AtomicUsize>::default();
         let gate = gate(true);
         gate.desk.as_ref().unwrap().refresh().await.unwrap();
-        let mut service = Incoming::known(Reader::default(), &gate);
+        let mut service = Incoming::of_users(Reader::default(), &gate, &Rooms::new(Room::new(1 << 24), 1));
         let call = || sent(LENGTH, usize::MAX, &taken);
         let unauthenticated = (tonic::Code::Unauthenticated as i32).to_string();
         for refused in [call(), signed(call(), "root:wrong"), signed(call(), "eve:secret")] {
@@ -372,7 +492,7 @@ mod tests {
         let taken = Arc::<AtomicUsize>::default();
         let rooms = Rooms::new(Room::new(LENGTH), LENGTH);
         let reader = Reader::default();
-        let mut service = Incoming::with_room(reader.clone(), &gate(false), &rooms);
+        let mut service = Incoming::of_users(reader.clone(), &gate(false), &rooms);
         let mut read = async |length| {
             taken.store(0, Ordering::SeqCst);
             let answer = service.call(sent(length, usize::MAX, &taken)).await.unwrap();
@@ -396,9 +516,57 @@ mod tests {
     async fn who_sends_nothing_more_does_not_keep_the_room() {
         let taken = Arc::<AtomicUsize>::default();
         let rooms = Rooms::new(Room::new(1 << 20), 1);
-        let mut service = Incoming::with_room(Reader::default(), &gate(false), &rooms);
-        let answer = service.call(sent(1 << 20, 3 * FRAME_BYTES, &taken)).await.unwrap();
+        let mut service = Incoming::of_users(Reader::default(), &gate(false), &rooms);
+        // Of a long message a part, of a short one, and nothing.
+        for (length, come, frames) in
+            [(1 << 20, 3 * FRAME_BYTES, 3), (LARGE_BYTES, FRAME_BYTES, 1), (9, 0, 0)]
+        {
+            taken.store(0, Ordering::SeqCst);
+            let answer = service.call(sent(length, come, &taken)).await.unwrap();
+            assert!(code(&answer).is_some());
+            assert_eq!(taken.load(Ordering::SeqCst), frames);
+        }
+        assert_eq!((rooms.large.held_bytes(), rooms.parts.held_bytes()), (0, 0));
+    }
+
+    #[tokio::test]
+    async fn short_messages_that_come_in_parts_have_room_together() {
+        let taken = Arc::<AtomicUsize>::default();
+        let rooms = Rooms { parts: Room::new(LARGE_BYTES), ..Rooms::new(Room::new(1 << 20), 1) };
+        let mut service = Incoming::of_users(Reader::default(), &gate(false), &rooms);
+        let mut waits = service.call(sent(LARGE_BYTES, FRAME_BYTES, &taken));
+        assert!(futures::poll!(&mut waits).is_pending());
+        assert_eq!(rooms.parts.held_bytes(), LARGE_BYTES);
+        assert!(
+            code(&service.call(sent(LARGE_BYTES, FRAME_BYTES, &taken)).await.unwrap()).is_some(),
+            "no room"
+        );
+        let answer = service.call(sent(LARGE_BYTES, usize::MAX, &taken)).await.unwrap();
+        assert_eq!(code(&answer), None, "all at once needs none");
+        drop(waits);
+        assert_eq!(rooms.parts.held_bytes(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_operator_may_take_its_time_between_messages_but_not_within_one() {
+        let taken = Arc::<AtomicUsize>::default();
+        let mut service = Incoming::of_operators(Reader::default(), &gate(false));
+        let mut waits = service.call(sent_and_open(20, &taken));
+        assert!(tokio::time::timeout(10 * UPLOAD_GRACE, &mut waits).await.is_err(), "it waits for the next");
+        let answer = service.call(sent(1 << 20, FRAME_BYTES, &taken)).await.unwrap();
         assert!(code(&answer).is_some());
-        assert_eq!(taken.load(Ordering::SeqCst), 3);
+    }
+
+    #[tokio::test]
+    async fn what_operators_do_is_asked_of_no_others() {
+        let taken = Arc::<AtomicUsize>::default();
+        let gate = gate(true);
+        let desk = gate.desk.clone().unwrap();
+        desk.refresh().await.unwrap();
+        let mut service = Incoming::of_operators(Reader::default(), &gate);
+        let answer = service.call(signed(sent(20, usize::MAX, &taken), "root:secret")).await.unwrap();
+        assert_eq!(code(&answer), None);
+        let answer = service.call(sent(20, usize::MAX, &taken)).await.unwrap();
+        assert_eq!(code(&answer), Some(&*(tonic::Code::Unauthenticated as i32).to_string()));
     }
 }

@@ -9,13 +9,12 @@ use sextant_access::Class;
 use sextant_common::expiry::Tick;
 use sextant_common::ids::{PartitionId, TableId};
 use sextant_common::key::prefix_end;
-use sextant_common::limits::LARGE_BYTES;
+use sextant_common::limits::{KEY_BYTES_MAX, LARGE_BYTES};
 use sextant_common::manifest::OptionsChange;
 use sextant_common::marks::Kind;
 use sextant_common::operation::{Condition, Operation, Record};
 use sextant_common::{Error, ErrorKind, Result};
 use sextant_environment::env::status_of;
-use sextant_environment::freight::Freight;
 use sextant_environment::room::{Room, Share};
 use sextant_environment::slow_log;
 use sextant_proto::convert::operation::read_mode_from_wire;
@@ -117,7 +116,10 @@ impl KvService {
         call: Call,
     ) -> Result<Response<v1::KvWriteReply>, Status> {
         ops.iter().try_for_each(|op| who.may_write(op)).map_err(status_of)?;
-        let _carried = who.carry(ops.iter().map(Operation::carried_bytes).sum()).map_err(status_of)?;
+        // (Long ones are counted while they come in.)
+        let carried =
+            if call.luggage.is_carried() { 0 } else { ops.iter().map(Operation::carried_bytes).sum() };
+        let _carried = who.carry(carried).map_err(status_of)?;
         ops.first().into_iter().for_each(|op| slow_log::about(&op.key));
         let began_ns = self.pnode.core().env.clock.holder_ns();
         let _room = self.room_for(&ops, &call).await.map_err(status_of)?;
@@ -139,7 +141,9 @@ impl KvService {
             true => (r.start, r.end),
             false => (r.prefix.clone(), prefix_end(&r.prefix)),
         };
+        check_bounds(&start, &end).map_err(status_of)?;
         who.may_scan(&r.table, &start, &end).map_err(status_of)?;
+        let of = (r.table.clone(), start.clone(), end.clone());
         let range = ScanRange {
             start,
             end,
@@ -153,11 +157,13 @@ impl KvService {
             None => self.pnode.scan(&r.table, range),
             Some(snapshot) => self.pnode.scan_snapshot(&r.table, range, snapshot),
         };
-        let freight = Freight::default();
+        let pnode = self.pnode.clone();
+        // Who takes its time may, as long as others get on.
+        let freight = who.freight(move || pnode.scans_are_crowded());
         let leaving = freight.clone();
         let pages = pages.map(move |page| {
-            // Under way for as long as there are pages.
-            let _ = &who;
+            let (table, start, end) = &of;
+            let page = who.may_still_scan(table, start, end).and(page);
             let values = page.iter().flat_map(|page| &page.records).map(|(_, record)| &record.value);
             values.filter(|value| value.len() > LARGE_BYTES).for_each(|value| leaving.add(value.clone()));
             page.map(scan_page).map_err(status_of)
@@ -181,7 +187,7 @@ impl Kv for KvService {
         let record = self.pnode.get_bytes(&request.table, request.key, options).await.map_err(status_of)?;
         let record = record.map(Record::plain).transpose().map_err(status_of)?;
         let value = record.iter().map(|r| &r.value).filter(|value| value.len() > LARGE_BYTES).cloned();
-        Ok(laden(value.collect(), record.into()))
+        Ok(laden(&who, value.collect(), None, record.into()))
     }
 
     async fn multi_get(
@@ -209,12 +215,8 @@ impl Kv for KvService {
         let values: Vec<Bytes> = records.iter().flatten().map(|record| record.value.clone()).collect();
         let large: usize = values.iter().map(Bytes::len).filter(|bytes| *bytes > LARGE_BYTES).sum();
         let room = self.room_to_answer(bytes - large, until).await.map_err(status_of)?;
-        let mut response =
-            laden(values, v1::KvMultiGetReply { replies: records.into_iter().map(Into::into).collect() });
-        if let Some(room) = room {
-            response.extensions_mut().get_or_insert_default::<Freight>().add(room);
-        }
-        Ok(response)
+        let replies = records.into_iter().map(Into::into).collect();
+        Ok(laden(&who, values, room, v1::KvMultiGetReply { replies }))
     }
 
     async fn put(&self, request: Request<v1::KvPutRequest>) -> Result<Response<v1::KvWriteReply>, Status> {
@@ -325,6 +327,7 @@ impl Kv for KvService {
         let who = self.who(&request).await?;
         let r = request.into_inner();
         who.may(Class::Admin, "to make a table").and_then(|()| is_for_clients(&r.name)).map_err(status_of)?;
+        tracing::info!(target: "audit", "{} asks to make table {:?}", who.name(), r.name);
         let options = r.options.unwrap_or_default().try_into().map_err(status_of)?;
         let (id, created) = self.pnode.create_table(&r.name, options).await.map_err(status_of)?;
         Ok(Response::new(v1::KvCreateTableReply { id: id.0, created }))
@@ -377,8 +380,9 @@ impl Kv for KvService {
     ) -> Result<Response<v1::KvOpenSessionReply>, Status> {
         let who = self.who(&request).await?;
         who.may(Class::Write, "a session").map_err(status_of)?;
+        let limit = deadline(request.metadata());
         Ok(Response::new(v1::KvOpenSessionReply {
-            session: self.pnode.open_session().await.map_err(status_of)?,
+            session: self.pnode.open_session(limit).await.map_err(status_of)?,
         }))
     }
 }
@@ -396,14 +400,27 @@ impl Call {
     }
 }
 
-/// Large values hold their room until the answer has left.
-fn laden<T>(mut values: Vec<Bytes>, message: T) -> Response<T> {
+/// Large values, and a long answer, hold their room until the answer has left; which has to be taken.
+fn laden<T>(who: &Who, mut values: Vec<Bytes>, room: Option<Share>, message: T) -> Response<T> {
     values.retain(|value| value.len() > LARGE_BYTES);
     let mut response = Response::new(message);
-    if !values.is_empty() {
-        response.extensions_mut().insert(Freight::of(values));
+    if !values.is_empty() || room.is_some() {
+        let freight = who.freight(|| true);
+        freight.add((values, room));
+        response.extensions_mut().insert(freight);
     }
     response
+}
+
+/// The successor of the longest key is the longest bound that makes sense.
+fn check_bounds(start: &[u8], end: &[u8]) -> Result<()> {
+    let longest = start.len().max(end.len());
+    if longest > KEY_BYTES_MAX + 1 {
+        return Err(Error::invalid(format!(
+            "a range's bound has {longest} bytes: keys have {KEY_BYTES_MAX} at most"
+        )));
+    }
+    Ok(())
 }
 
 fn read_options(mode: i32, metadata: &MetadataMap) -> Result<ReadOptions> {

@@ -7,7 +7,7 @@ use futures::future::BoxFuture;
 use http_body_util::BodyExt;
 use sextant_access::Class;
 use sextant_common::{Error, Result};
-use sextant_environment::env::status_of;
+use sextant_environment::env::{Caller, status_of};
 use tonic::body::Body;
 use tonic::codegen::http::{Request, Response};
 use tonic::metadata::MetadataMap;
@@ -18,7 +18,7 @@ use tower::Service;
 use super::gate::{Gate, Who};
 
 /// A question is a name.
-const QUESTION_BYTES_MAX: usize = 64 * 1024;
+const QUESTION_BYTES_MAX: usize = 4 * 1024;
 /// The name that clients know it by since it is stable, and the one before.
 const SELF: [&str; 2] = ["grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection"];
 
@@ -84,6 +84,9 @@ impl<S: Reflects> Service<Request<Body>> for Gated<S> {
         // The one that is ready stays here for this call, its copy is for the next.
         let next = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, next);
+        if let Some(hangup) = request.extensions().get::<Caller>().and_then(|caller| caller.hangup.as_ref()) {
+            hangup.called();
+        }
         let gate = self.gate.clone();
         let metadata = MetadataMap::from_headers(request.headers().clone());
         let said = tonic::Request::from_parts(metadata, request.extensions().clone(), ());

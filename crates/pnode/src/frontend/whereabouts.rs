@@ -9,6 +9,8 @@ use tonic::{Request, Response, Status};
 #[derive(Clone)]
 pub(crate) struct WhereaboutsService {
     pub admin: SocketAddr,
+    /// Of the process: who asks at both addresses knows whether they are of the same p-node.
+    pub instance: u64,
 }
 
 #[tonic::async_trait]
@@ -17,6 +19,6 @@ impl Whereabouts for WhereaboutsService {
         &self,
         _: Request<v1::WhereIsAdminRequest>,
     ) -> Result<Response<v1::WhereIsAdminReply>, Status> {
-        Ok(Response::new(v1::WhereIsAdminReply { addr: self.admin.to_string() }))
+        Ok(Response::new(v1::WhereIsAdminReply { addr: self.admin.to_string(), instance: self.instance }))
     }
 }

@@ -234,6 +234,11 @@ impl Reader {
         self.scans.scan(table, range, None)
     }
 
+    /// Whether scans that are under way keep others from beginning, or will soon.
+    pub fn scans_are_crowded(&self) -> bool {
+        self.scans.is_crowded()
+    }
+
     pub fn scan_snapshot(&self, table: &str, range: ScanRange, snapshot: u64) -> ScanStream {
         self.scans.scan(table, range, Some(snapshot))
     }

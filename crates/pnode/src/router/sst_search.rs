@@ -144,8 +144,9 @@ impl SstSearch {
             if !perfect && says.as_ref().is_ok_and(|says| !matches!(says, SstSays::Unreadable(..))) {
                 self.core.health.server_answered(node, now_ns);
             }
+            let mut asked_ns = now_ns;
             if let Ok(SstSays::Large(bytes)) = says {
-                says = Box::pin(self.get_large(peer, get(), bytes, purse, deadline)).await;
+                says = Box::pin(self.get_large(peer, get(), bytes, purse, deadline, &mut asked_ns)).await;
             }
             match says {
                 Ok(SstSays::Value(record)) => return Ok(SstFound::Value(record)),
@@ -188,7 +189,12 @@ impl SstSearch {
                     }
                 }
                 Err(e) => {
-                    self.core.health.server_failed(node, now_ns, clock.holder_ns(), deadline.is_over(clock));
+                    self.core.health.server_failed(
+                        node,
+                        asked_ns,
+                        clock.holder_ns(),
+                        deadline.is_over(clock),
+                    );
                     failed.extend(left.iter().map(|sst| (sst.meta.id, node)));
                     // That a server is down is no answer to whoever asks what became of a damaged record.
                     if last_error.kind != ErrorKind::Corrupt {
@@ -200,7 +206,7 @@ impl SstSearch {
         Ok(SstFound::NoEntry)
     }
 
-    /// A server has an answer of about `bytes` bytes. It is asked again, alone, when there is room.
+    /// A server has an answer of about `bytes` bytes. It is asked again, alone, when there is room; `asked_ns`: when that was.
     async fn get_large(
         &self,
         peer: &SstPeer,
@@ -208,10 +214,12 @@ impl SstSearch {
         bytes: usize,
         purse: Option<&Purse>,
         deadline: Deadline,
+        asked_ns: &mut u64,
     ) -> Result<SstSays> {
         let clock = &*self.core.env.clock;
         let taken = self.large_reads.take(bytes, &peer.large_on_the_way, purse, clock, deadline).await;
         let (room, _on_the_way) = taken?;
+        *asked_ns = clock.holder_ns();
         Ok(match deadline.limit(clock, LARGE_ANSWER_MAX, peer.get_large(get)).await? {
             SstSays::Value(record) => SstSays::Value(Record { value: held(record.value, room), ..record }),
             other => other,

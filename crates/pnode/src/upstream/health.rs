@@ -26,6 +26,8 @@ pub(crate) struct Health {
 #[derive(Default)]
 struct Avoided {
     servers: BTreeMap<NodeId, Silence>,
+    /// Servers that have not answered those who had little time.
+    hurried: BTreeMap<NodeId, Hurried>,
     replicas: BTreeMap<(NodeId, SstId), u64>,
 }
 
@@ -37,15 +39,37 @@ struct Silence {
     avoided_ns: u64,
 }
 
+/// Nothing was heard of a server since.
+#[derive(Clone, Copy)]
+struct Hurried {
+    since_ns: u64,
+    last_ns: u64,
+}
+
+impl Avoided {
+    /// Whether a server has been silent for long enough, though each of those who asked it had little time.
+    fn is_silent(&mut self, node: NodeId, asked_ns: u64, now_ns: u64) -> bool {
+        let enough_ns = ENOUGH.as_nanos() as u64;
+        let hurried = self.hurried.entry(node).or_insert(Hurried { since_ns: asked_ns, last_ns: asked_ns });
+        // Of the time between, in which nobody asked, nothing is known.
+        if asked_ns.saturating_sub(hurried.last_ns) > enough_ns {
+            hurried.since_ns = asked_ns;
+        }
+        hurried.last_ns = now_ns;
+        now_ns.saturating_sub(hurried.since_ns) >= enough_ns
+    }
+}
+
 impl Health {
     /// It has not answered at `now_ns` what it was asked at `asked_ns`; it is avoided from now on, as it may have been waited for. `hurried`:
-    /// whoever asked has no more time. That says nothing of the server, unless it had enough.
+    /// whoever asked has no more time. That says nothing of the server, unless it had enough, or those together who asked since it last
+    /// answered.
     pub fn server_failed(&self, node: NodeId, asked_ns: u64, now_ns: u64, hurried: bool) {
-        if hurried && now_ns.saturating_sub(asked_ns) < ENOUGH.as_nanos() as u64 {
-            return;
-        }
         let first = SERVER_AVOIDED.as_nanos() as u64;
         let mut avoided = self.avoided.lock();
+        if hurried && !avoided.is_silent(node, asked_ns, now_ns) {
+            return;
+        }
         let avoided_ns = match avoided.servers.get(&node) {
             // Those who were waiting for it already say nothing new.
             Some(silence) if now_ns < silence.until_ns => silence.avoided_ns,
@@ -61,6 +85,9 @@ impl Health {
         let mut avoided = self.avoided.lock();
         if avoided.servers.get(&node).is_some_and(|silence| silence.failed_ns <= asked_ns) {
             avoided.servers.remove(&node);
+        }
+        if avoided.hurried.get(&node).is_some_and(|hurried| hurried.since_ns <= asked_ns) {
+            avoided.hurried.remove(&node);
         }
     }
 
@@ -84,7 +111,7 @@ impl Health {
     /// Whether nothing is avoided: the usual case, told without looking at a single replica.
     pub fn is_perfect(&self) -> bool {
         let avoided = self.avoided.lock();
-        avoided.servers.is_empty() && avoided.replicas.is_empty()
+        avoided.servers.is_empty() && avoided.replicas.is_empty() && avoided.hurried.is_empty()
     }
 }
 
@@ -118,10 +145,28 @@ mod tests {
     #[test]
     fn whoever_has_no_time_says_nothing_of_a_server_unless_it_had_enough() {
         let (health, ms) = (Health::default(), |ms: u64| ms * 1_000_000);
+        let is_avoided = |now| health.is_avoided(NodeId(1), sst_id(9), ms(now));
         health.server_failed(NodeId(1), ms(100), ms(349), true);
+        assert!(!is_avoided(349) && !health.is_perfect(), "answers count");
+        health.server_answered(NodeId(1), ms(200));
         assert!(health.is_perfect());
-        health.server_failed(NodeId(1), ms(100), ms(350), true);
-        assert!(health.is_avoided(NodeId(1), sst_id(9), ms(351)));
+        health.server_failed(NodeId(1), ms(300), ms(550), true);
+        assert!(is_avoided(551));
+    }
+
+    #[test]
+    fn many_who_have_no_time_tell_together_that_a_server_is_silent() {
+        let (health, ms) = (Health::default(), |ms: u64| ms * 1_000_000);
+        let is_avoided = |now| health.is_avoided(NodeId(1), sst_id(9), ms(now));
+        health.server_failed(NodeId(1), ms(0), ms(200), true);
+        health.server_failed(NodeId(1), ms(40), ms(240), true);
+        assert!(!is_avoided(240));
+        health.server_failed(NodeId(1), ms(60), ms(260), true);
+        assert!(is_avoided(260));
+        health.server_answered(NodeId(1), ms(300));
+        health.server_failed(NodeId(1), ms(400), ms(500), true);
+        health.server_failed(NodeId(1), ms(9_000), ms(9_100), true);
+        assert!(!is_avoided(9_100), "nobody asked between");
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! A write from its checks to its outcome.
 
 use std::collections::{HashMap, HashSet};
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -30,6 +32,8 @@ use crate::upstream::{
 /// How long a leader may take for a request that it has taken, before the request is sent again (under the same number): a
 /// publication that waits for a lease, and a busy disk.
 pub(super) const ANSWER_MAX: Duration = Duration::from_secs(3);
+/// What a write may keep of what its conditions rest on while it waits for a number.
+const KEPT_BYTES: usize = 1024;
 /// Longest pause while the server is overloaded.
 const OVERLOAD_PAUSE_MAX: Duration = Duration::from_millis(250);
 
@@ -92,6 +96,19 @@ pub(crate) struct Writer {
     pub(super) sessions: Sessions,
 }
 
+/// What a caller says that a retry is known by.
+fn checked(request: RequestId) -> Result<RequestId> {
+    let why = match request {
+        RequestId { session: 0, .. } => "session 0 is no session",
+        RequestId { number: 0, .. } => "numbers begin at 1",
+        RequestId { number, acked_below, .. } if acked_below > number => {
+            "acked_below is above its own number, whose answer is yet to come"
+        }
+        _ => return Ok(request),
+    };
+    Err(Error::invalid(format!("request: {why}")))
+}
+
 impl Writer {
     pub fn new(
         core: &Arc<Core>,
@@ -109,9 +126,9 @@ impl Writer {
         }
     }
 
-    /// Registers a session in every partition, for a caller.
-    pub async fn open_session(&self) -> Result<u64> {
-        self.sessions.open().await
+    /// Registers a session in every partition that can be reached, for a caller.
+    pub async fn open_session(&self, limit: Option<Duration>) -> Result<u64> {
+        self.sessions.open(limit).await
     }
 
     pub async fn write(self: &Arc<Self>, ops: Vec<Operation>, options: WriteOptions) -> Result<WriteOutcome> {
@@ -126,21 +143,19 @@ impl Writer {
         }
         self.core.metrics.writes.inc();
         let (identity, begun) = match options.request {
-            Some(RequestId { session: 0, .. }) => {
-                return Err(Error::invalid("request: session 0 is no session"));
-            }
-            Some(request) => (Identity::Callers(request), Begun::Nothing),
+            Some(request) => (Identity::Callers(checked(request)?), Begun::Nothing),
             None => {
                 // First: who waits for SSTables with a number holds up all that come after it.
                 let searched = self.search(&ops, deadlines.taken).await?;
-                // Large values take room that others wait for: not while this one waits for its turn.
-                let begun = if searched.bytes() > LARGE_BYTES {
-                    drop(searched);
-                    Begun::Nothing
-                } else {
-                    Begun::Searched(searched)
-                };
-                (self.own_identity(&ops, options.lane, deadlines).await?, begun)
+                let mut identity = pin!(self.own_identity(&ops, options.lane, deadlines));
+                match futures::poll!(identity.as_mut()) {
+                    Poll::Ready(identity) => (identity?, Begun::Searched(searched)),
+                    Poll::Pending => {
+                        // Many may wait for their turn: what they have found would fill the memory.
+                        let kept = Some(searched).filter(|searched| searched.bytes() <= KEPT_BYTES);
+                        (identity.await?, kept.map_or(Begun::Nothing, Begun::Searched))
+                    }
+                }
             }
         };
         self.write_until_known(&ops, identity, deadlines, begun).await

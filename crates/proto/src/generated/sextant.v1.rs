@@ -5498,6 +5498,10 @@ pub struct WhereIsAdminReply {
     /// ip:port. An unspecified ip (0.0.0.0, ::): any under which the p-node is reached.
     #[prost(string, tag = "1")]
     pub addr: ::prost::alloc::string::String,
+    /// Of the p-node's process, never 0: whoever asks again at addr knows by it whether that is the same p-node's (behind forwarded
+    /// ports it may be another's). 0: of an older version.
+    #[prost(uint64, tag = "2")]
+    pub instance: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct KvGetRequest {

@@ -28,8 +28,8 @@ pub(super) fn authenticate(
         let authenticated = desk.authenticate(&name, &password, from).await;
         let waited: Waited = match authenticated {
             Ok(principal) => Box::new(move |conversation: &mut Conversation| {
-                conversation.entry.set_user(&principal.name);
                 conversation.who.becomes(principal);
+                conversation.show_user();
                 then(conversation)
             }),
             Err(e) if e.kind == sextant_common::ErrorKind::Unauthenticated => {

@@ -16,6 +16,15 @@ pub(super) fn hello(command: &Command<'_>, conversation: &mut Conversation) -> A
     greet(command, conversation).unwrap_or_else(Action::Reply)
 }
 
+/// Whether a `HELLO` of so many arguments says who the client is, if it is understood.
+pub(crate) fn has_password<'a>(len: usize, arg: impl Fn(usize) -> &'a [u8]) -> bool {
+    let mut at = 2;
+    while at + 1 < len && is(arg(at), "setname") {
+        at += 2;
+    }
+    at + 2 < len && is(arg(at), "auth")
+}
+
 /// What is to be done, or why it is refused.
 fn greet(command: &Command<'_>, conversation: &mut Conversation) -> Result<Action, Reply> {
     let protocol = match (command.len() > 1).then(|| parse_integer(command.arg(1))) {
@@ -173,6 +182,7 @@ pub(super) fn reset(conversation: &mut Conversation, order: Order) -> Reply {
     conversation.entry.set_protocol(Protocol::Resp2);
     conversation.entry.set_name(&Bytes::new());
     conversation.who.reset();
+    conversation.show_user();
     conversation.transactions.forget();
     conversation.order = order;
     conversation.wanted = Wanted::default();
@@ -187,4 +197,26 @@ pub(super) fn is_valid_name(name: &[u8]) -> bool {
 
 pub(super) fn bad_name() -> Reply {
     Reply::error("ERR Client names cannot contain spaces, newlines or special characters.")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_greeting_with_a_password_is_known_before_it_is_done() {
+        for (greeting, has) in [
+            ("hello", false),
+            ("hello 3", false),
+            ("hello 3 AUTH u p", true),
+            ("hello 3 setname n auth u p setname m", true),
+            ("hello 3 auth u", false),
+            ("hello 3 setname auth", false),
+            ("hello 3 setname auth u p", false),
+            ("hello auth u p", false),
+        ] {
+            let words: Vec<&[u8]> = greeting.split(' ').map(str::as_bytes).collect();
+            assert_eq!(has_password(words.len(), |at| words[at]), has, "{greeting}");
+        }
+    }
 }

@@ -48,6 +48,7 @@ pub(crate) use ahead::{Ahead, look_ahead};
 pub(crate) use draft::READ_BYTES_MAX;
 pub(crate) use errors::value;
 pub(crate) use execution::set_status;
+pub(crate) use hello::has_password;
 pub(crate) use objects::{Object, Objects};
 pub(crate) use request::Request;
 pub(crate) use row::{RowRun, RowSize, go_together, may_have_others};
@@ -106,6 +107,11 @@ impl Conversation {
     pub fn encoding(&self) -> Protocol {
         if self.wanted.is_all() { self.protocol } else { Protocol::Silent }
     }
+
+    /// It has become another user: others see it.
+    fn show_user(&self) {
+        self.entry.set_user(self.who.shown_name());
+    }
 }
 
 /// What to do about a command.
@@ -139,7 +145,12 @@ pub(crate) fn decode<S: Store>(
         conversation.transactions.refuse();
         shared.metrics.refused_commands.inc();
         conversation.who.refused(spec.name);
-        return (Some(spec.id), Action::Reply(refused));
+        // (So that libraries that say who they are when they connect do so.)
+        let action = match conversation.who.is_cut_off() {
+            true => Action::Close(Some(refused)),
+            false => Action::Reply(refused),
+        };
+        return (Some(spec.id), action);
     }
     if conversation.transactions.is_open() && !transaction::is_at_once(spec.id) {
         return (Some(spec.id), Action::Reply(queue(spec.id, command, conversation, shared)));

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use sextant_common::database::Database;
 use sextant_common::marks::Kind;
 use sextant_common::operation::Lane;
-use sextant_common::{Error, Result};
+use sextant_common::{Error, ErrorKind, Result};
 
 use super::errors::SYNTAX;
 use super::scan::{KeysPlace, KeysTurns};
@@ -17,6 +17,7 @@ use crate::command_table::Id;
 use crate::frame::{Command, Reply};
 use crate::shared::Shared;
 use crate::store::{Position, Store, Walk};
+use crate::who::Standing;
 
 /// Keys that are counted, and that are deleted, in a step.
 const COUNTED: u64 = 10_000;
@@ -27,8 +28,10 @@ const COUNT_TIME_MAX: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(crate) struct Whole {
     what: What,
-    /// Which are emptied, and whether they may be.
-    emptied: Vec<(Database, bool)>,
+    /// Which are emptied.
+    emptied: Vec<Database>,
+    /// None: everybody may do everything.
+    standing: Option<Standing>,
     turns: Arc<KeysTurns>,
     client: Arc<ClientEntry>,
     user: String,
@@ -63,10 +66,10 @@ pub(super) fn decode<S>(
         Id::Flushall => Database::all().collect(),
         _ => vec![shared.database],
     };
-    let emptied = emptied.into_iter().map(|database| (database, conversation.who.may_empty(database)));
-    let emptied = if what == What::Flush { emptied.collect() } else { vec![] };
+    let standing = conversation.who.standing();
     let user = conversation.who.name().to_owned();
-    Ok(Whole { what, emptied, turns: shared.keys_turns.clone(), client: conversation.entry.clone(), user })
+    let (turns, client) = (shared.keys_turns.clone(), conversation.entry.clone());
+    Ok(Whole { what, emptied, standing, turns, client, user })
 }
 
 impl Whole {
@@ -107,11 +110,11 @@ impl Whole {
 
     async fn flush<S: Store>(&self, shared: &Shared<S>, lane: Lane, place: &KeysPlace<'_>) -> Result<Reply> {
         let there = match &self.emptied[..] {
-            [(one, _)] => vec![*one],
+            [one] => vec![*one],
             _ => shared.store.databases().await?,
         };
-        let emptied: Vec<_> = self.emptied.iter().filter(|(database, _)| there.contains(database)).collect();
-        if let Some((database, _)) = emptied.iter().find(|(_, may)| !may) {
+        let emptied: Vec<_> = self.emptied.iter().filter(|database| there.contains(database)).collect();
+        if let Some(database) = emptied.iter().find(|database| !self.may_empty(***database)) {
             let number = database.number();
             shared.metrics.refused_commands.inc();
             if let Some(desk) = &shared.access {
@@ -119,10 +122,17 @@ impl Whole {
             }
             return Ok(Reply::error(format!("NOPERM No permissions to empty database {number}")));
         }
-        for (database, _) in emptied {
+        for database in emptied {
+            if self.standing.is_some() {
+                tracing::info!(target: "audit", "{} empties database {}", self.user, database.number());
+            }
             self.empty(*database, shared, lane, place).await?;
         }
         Ok(Reply::OK)
+    }
+
+    fn may_empty(&self, database: Database) -> bool {
+        self.standing.as_ref().is_none_or(|standing| standing.may_empty(database))
     }
 
     /// Step by step, so what others write meanwhile may stay. It may take long: each step is a turn.
@@ -139,6 +149,9 @@ impl Whole {
             let _turn = place.turn().await?;
             if self.client.is_gone() {
                 return Err(Error::invalid("nobody waits for it any more"));
+            }
+            if !self.may_empty(database) {
+                return Err(Error::new(ErrorKind::Denied, "the user may not do this any more"));
             }
             let walk = Walk { start: Bytes::new(), end: Bytes::new(), position, limit: DELETED };
             let (keys, next) = store.walk(walk).await?;

@@ -141,6 +141,9 @@ impl<S: Store> Connection<S> {
                 self.admission.leave_all_lines();
                 return (Dispatched::Busy, progress);
             }
+            if std::mem::take(&mut self.was_held_up) {
+                self.time_anew();
+            }
             match self.parser.parse(&mut self.input) {
                 Ok(true) => {}
                 Ok(false) | Err(ProtocolError::TooBigArgument(_))
@@ -238,13 +241,26 @@ impl<S: Store> Connection<S> {
         }
     }
 
+    /// What the client's slowness took is not how long the commands took that it held up.
+    fn time_anew(&mut self) {
+        self.tally.flush(&self.shared.metrics, || self.shared.since(self.read_ns));
+        self.read_ns = self.shared.now_ns();
+    }
+
     /// Whether the user may begin one more command now. Err: it may not even have this connection.
     #[inline]
     fn within_limits(&mut self, cx: &mut Context<'_>) -> Result<bool> {
-        if !self.conversation.who.has_limits() || self.says_who_it_is() {
+        if !self.conversation.who.has_limits() {
             return Ok(true);
         }
-        let Some(allowance) = self.conversation.who.allowance()? else { return Ok(true) };
+        let is_for_anybody = self.is_for_anybody();
+        if !is_for_anybody || self.stays_without_a_place(cx) {
+            self.conversation.who.allowance()?;
+        }
+        if is_for_anybody && self.says_who_it_is() {
+            return Ok(true);
+        }
+        let Some(allowance) = self.conversation.who.limits() else { return Ok(true) };
         let had_to_wait = self.admission.waits();
         let may = self.admission.may_begin(allowance, cx);
         if may && had_to_wait {
@@ -269,15 +285,25 @@ impl<S: Store> Connection<S> {
         }
     }
 
-    /// Commands that no limit of another user's, or of those who have not said yet who they are, may keep away.
-    fn says_who_it_is(&self) -> bool {
+    /// Commands of those, too, who have not said yet who they are.
+    fn is_for_anybody(&self) -> bool {
         let name = self.parser.arg(&self.input, 0);
         command_table::find(name).is_some_and(|spec| spec.flags.contains(&"no_auth"))
     }
 
+    /// Commands that no limit of another user's, or of those who have not said yet who they are, may keep away.
+    fn says_who_it_is(&self) -> bool {
+        let arg = |at| self.parser.arg(&self.input, at);
+        match command_table::find(arg(0)).map(|spec| spec.id) {
+            Some(Id::Auth | Id::Quit) => true,
+            Some(Id::Hello) => command::has_password(self.parser.len(), arg),
+            _ => false,
+        }
+    }
+
     /// Whether the user may have the command's bytes under way now.
     fn bytes_within_limits(&mut self, cx: &mut Context<'_>) -> bool {
-        if !self.conversation.who.has_limits() || self.says_who_it_is() {
+        if !self.conversation.who.has_limits() || self.is_for_anybody() {
             return true;
         }
         let bytes = (0..self.parser.len()).map(|at| self.parser.arg(&self.input, at).len()).sum();

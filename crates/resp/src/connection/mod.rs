@@ -49,7 +49,7 @@ use self::pipeline::{Pipeline, Ticket};
 use self::rows::Rows;
 use self::sets::Sets;
 use self::unread::Ahead;
-use self::watch::Watch;
+use self::watch::{Grace, Watch};
 use crate::command::{Conversation, Release, Request, Transactions, Waited, Wanted};
 use crate::command_table::Id;
 use crate::config::Order;
@@ -72,6 +72,8 @@ const OUTPUT_BYTES_HIGH: usize = 1024 * 1024;
 const EXPECTED_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// A client that takes none of its replies for so long is gone.
 const STALL_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long a connection that its user may not have may stay: it may be about to say that it is somebody else.
+const PLACE_GRACE: Duration = Duration::from_secs(30);
 /// A reply, the protocol it is to be encoded in (that of the time when its command arrived), and its room if it is a long one.
 type Due = (Reply, Protocol, Option<Share>);
 
@@ -126,9 +128,13 @@ pub(crate) struct Connection<S: Store> {
     /// The size of replies to expect: the largest, fading with each that is smaller.
     expected_bytes: usize,
     tally: Tally,
-    /// When input was last read.
+    /// When input was last read, or when the client last kept from going on what had come.
     read_ns: u64,
+    /// Nothing was begun because the client took none of its replies.
+    was_held_up: bool,
     watch: Watch,
+    /// For a connection without a place.
+    place_grace: Grace,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,10 +151,8 @@ impl<S: Store> Connection<S> {
     pub fn new(databases: Databases<S>, io: env::Connection, had_its_turn: Arc<AtomicU64>) -> Self {
         let shared = databases[usize::from(Database::FIRST.number())].clone();
         let entry = shared.clients.add(io.peer, shared.now_ns());
-        let mut who = Who::new(shared.access.clone(), io.identity.as_deref(), shared.allowances.clone());
-        if !who.is_nobody() {
-            entry.set_user(who.name());
-        }
+        let who = Who::new(shared.access.clone(), io.identity.as_deref(), shared.allowances.clone());
+        entry.set_user(who.shown_name());
         let order = shared.config.order;
         let period = shared.config.idle_timeout().map_or(STALL_TIMEOUT, |idle| idle.min(STALL_TIMEOUT)) / 2;
         Self {
@@ -186,7 +190,9 @@ impl<S: Store> Connection<S> {
             expected_bytes: 0,
             tally: Tally::default(),
             read_ns: 0,
+            was_held_up: false,
             watch: Watch::new(period),
+            place_grace: Grace::new(PLACE_GRACE),
         }
     }
 
@@ -214,6 +220,8 @@ impl<S: Store> Connection<S> {
 
     /// Turns until nothing moves any more. Ready: the connection is to be closed.
     fn poll_turns(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        // (Before its turns: who sends all the time leaves no time for it between them.)
+        self.look_for_a_place(cx);
         loop {
             let mut progress = self.collect(cx);
             let (dispatched, some) = self.dispatch(cx);
@@ -237,11 +245,13 @@ impl<S: Store> Connection<S> {
             } else {
                 self.admission.forbear();
                 if dispatched == Dispatched::Held && self.intake == Intake::Open {
+                    self.give_ahead_back();
                     progress |= self.read_while_held(cx);
                 }
                 let takes_nothing = !written && !self.output.is_empty();
-                if dispatched == Dispatched::Busy && takes_nothing && self.intake == Intake::Open {
-                    progress |= self.read_ahead(cx);
+                if dispatched == Dispatched::Busy && takes_nothing {
+                    self.was_held_up |= self.output.len() > OUTPUT_BYTES_HIGH;
+                    progress |= self.intake == Intake::Open && self.read_ahead(cx);
                 }
             }
             let is_done = self.pipeline.is_empty() && self.output.is_empty() && self.waiting.is_none();
@@ -252,7 +262,7 @@ impl<S: Store> Connection<S> {
             if !progress {
                 self.tally.flush(&self.shared.metrics, || self.shared.since(self.read_ns));
                 if self.input.is_empty() && self.input.capacity() > BUFFER_KEPT_BYTES {
-                    self.input = BytesMut::new();
+                    self.cut_input();
                 }
                 return self.poll_watch(cx);
             }
@@ -401,7 +411,7 @@ impl<S: Store> Connection<S> {
     /// Answers a command before it is here. The rest of it is dropped as it comes.
     fn refuse_unread(&mut self, why: Reply) {
         self.parser.give_up(&mut self.input);
-        self.input = BytesMut::from(&self.input[..]);
+        self.cut_input();
         self.conversation.transactions.refuse();
         self.reply(why);
         self.conversation.wanted.go_on();
@@ -456,6 +466,14 @@ impl<S: Store> Connection<S> {
                 self.break_off();
                 cx.waker().wake_by_ref();
             }
+            if self.takes_too_little() {
+                tracing::debug!(
+                    client = self.conversation.entry.id(),
+                    "closed: it takes too little of its replies for what was read ahead of it"
+                );
+                self.break_off();
+                cx.waker().wake_by_ref();
+            }
             if !self.output.is_empty() && silent >= STALL_TIMEOUT {
                 tracing::debug!(
                     client = self.conversation.entry.id(),
@@ -476,6 +494,21 @@ impl<S: Store> Connection<S> {
             }
         }
         Poll::Pending
+    }
+
+    /// Ends the connection if it stays without a place. What is under way is done first, also the comparison of a password.
+    fn look_for_a_place(&mut self, cx: &mut Context<'_>) {
+        let is_busy = self.pipeline.unfinished() > 0 || self.waiting.is_some();
+        if self.stays_without_a_place(cx) && self.intake == Intake::Open && !is_busy {
+            self.leave_without_a_place(cx);
+        }
+    }
+
+    /// Whether its user may not have it, and that for so long that it has had the time to say that it is somebody else. If not, the task
+    /// is woken when it may be so.
+    fn stays_without_a_place(&mut self, cx: &mut Context<'_>) -> bool {
+        let lacks_it = self.conversation.who.lacks_a_place();
+        self.place_grace.is_over(lacks_it, cx)
     }
 
     /// Ends the connection if its user may not have it: whoever asks for something is refused, and whoever does not has had the time

@@ -37,6 +37,11 @@ impl Output {
         self.bytes.len()
     }
 
+    /// How many bytes the client has taken so far.
+    pub fn taken(&self) -> u64 {
+        self.written
+    }
+
     /// Whether all of it has gone.
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty() && !self.unflushed

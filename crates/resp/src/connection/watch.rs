@@ -1,4 +1,4 @@
-//! Notices silence. Looks only now and then, so that traffic costs no clock reads.
+//! Notices silence: looks only now and then, so that traffic costs no clock reads. And what lasts too long.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -36,5 +36,52 @@ impl Watch {
         self.silent = if self.moved { 0 } else { self.silent + 1 };
         self.moved = false;
         Poll::Ready(self.period * self.silent)
+    }
+}
+
+/// Something that may be so for a while, and not longer.
+pub(super) struct Grace {
+    time: Duration,
+    ends: Option<Pin<Box<Sleep>>>,
+}
+
+impl Grace {
+    pub fn new(time: Duration) -> Self {
+        Self { time, ends: None }
+    }
+
+    /// Whether it has been so all that time. If not, and it `is_so`, the task is woken when it may have.
+    pub fn is_over(&mut self, is_so: bool, cx: &mut Context<'_>) -> bool {
+        if !is_so {
+            self.ends = None;
+            return false;
+        }
+        let ends = self.ends.get_or_insert_with(|| Box::pin(tokio::time::sleep(self.time)));
+        ends.as_mut().poll(cx).is_ready()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Waker;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_lasts_is_over_after_its_time_whatever_is_asked_meanwhile() {
+        let mut grace = Grace::new(Duration::from_secs(30));
+        let is_over =
+            |grace: &mut Grace, is_so| grace.is_over(is_so, &mut Context::from_waker(Waker::noop()));
+        for _ in 0..29 {
+            assert!(!is_over(&mut grace, true));
+            tokio::time::advance(Duration::from_secs(1)).await;
+        }
+        assert!(!is_over(&mut grace, false), "it begins anew");
+        assert!(!is_over(&mut grace, true));
+        tokio::time::advance(Duration::from_secs(29)).await;
+        assert!(!is_over(&mut grace, true));
+        tokio::time::advance(Duration::from_secs(2)).await;
+        assert!(is_over(&mut grace, true) && is_over(&mut grace, true));
+        assert!(!is_over(&mut grace, false));
     }
 }

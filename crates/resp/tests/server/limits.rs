@@ -1,6 +1,11 @@
 //! What a client can make the server do: no more than the limits say.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use sextant_common::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use sextant_environment::Clock;
+use sextant_environment::clock::WallInterval;
 
 use super::memory::MemoryStore;
 use super::*;
@@ -197,6 +202,60 @@ async fn whoever_writes_all_of_a_pipeline_before_it_reads_gets_all_replies() {
 }
 
 #[tokio::test]
+async fn whoever_waits_for_something_gives_back_the_room_of_what_was_read_ahead() {
+    // For one, and next to nothing for another.
+    let server = start(MemoryStore::new(true), RespConfig { max_large_bytes: 17 << 20, ..config() }).await;
+    let (mut first, expected) = write_first(&server, 30_000).await;
+    first.send(b"blpop none 0\r\n").await;
+    first.expect(expected.as_bytes()).await;
+    let (mut second, expected) = write_first(&server, 30_000).await;
+    second.expect(expected.as_bytes()).await;
+    second.ask(b"rpush none a\r\n", b":1\r\n").await;
+    first.expect(b"*2\r\n$4\r\nnone\r\n$1\r\na\r\n").await;
+}
+
+/// Nanoseconds that a test says.
+struct Said(AtomicU64);
+
+impl Clock for Said {
+    fn wall(&self) -> WallInterval {
+        WallInterval::UNSYNCHRONISED
+    }
+
+    fn wall_guess_ns(&self) -> u64 {
+        0
+    }
+
+    fn holder_ns(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn grantor_ns(&self) -> u64 {
+        self.holder_ns()
+    }
+}
+
+#[tokio::test]
+async fn how_long_a_client_reads_nothing_is_not_how_long_its_commands_took() {
+    const PAUSE_US: u64 = 100_000_000;
+    let clock = Arc::new(Said(AtomicU64::new(0)));
+    let env = Env { clock: clock.clone(), ..Env::real() };
+    let metrics = RespMetrics::register(&mut Registry::default());
+    let server = RespServer::start(env, config(), MemoryStore::new(true), metrics).await.unwrap();
+    let (mut client, expected) = write_first(&server, 30_000).await;
+    let mut other = Raw::connect(server.local_addr()).await;
+    while bytes_read(&mut other).await < 30_000 * "get \r\n".len() + 30_000 * 400 {}
+    clock.0.store(PAUSE_US * 1000, Ordering::Relaxed);
+    client.expect(expected.as_bytes()).await;
+    other.send(b"info commandstats\r\necho end\r\n").await;
+    let said = String::from_utf8(other.until(b"$3\r\nend\r\n").await).unwrap();
+    let (_, took) = said.split_once("cmdstat_get:calls=30000,usec=").unwrap();
+    let took_us: u64 = took.split_once(',').unwrap().0.parse().unwrap();
+    // (Those that are begun in this moment may have taken so long.)
+    assert!(took_us / PAUSE_US < 3000, "{took_us}");
+}
+
+#[tokio::test]
 async fn a_half_closed_connection_gets_its_replies() {
     let server = start(MemoryStore::new(false), config()).await;
     let mut client = Raw::connect(server.local_addr()).await;
@@ -243,6 +302,15 @@ async fn a_connection_that_leaves_is_forgotten() {
     }
 }
 
+/// How many bytes the server has read, where nobody was told of an error.
+async fn bytes_read(client: &mut Raw) -> usize {
+    client.send(b"info stats\r\n").await;
+    let said = String::from_utf8(client.until(b"total_error_replies:0\r\n").await).unwrap();
+    client.expect(b"\r\n").await;
+    let (_, read) = said.split_once("total_net_input_bytes:").unwrap();
+    read.split_once("\r\n").unwrap().0.parse().unwrap()
+}
+
 /// Two clients have begun long commands: one has all the room, the other what one may have beyond it. They send nothing more.
 async fn without_room() -> (RespServer, Vec<Raw>) {
     // (Longer than the time after which one of those who wait has more than there is.)
@@ -255,15 +323,7 @@ async fn without_room() -> (RespServer, Vec<Raw>) {
         holder.send(&[b'h'; 100_000]).await;
         holders.push(holder);
         let mut other = Raw::connect(server.local_addr()).await;
-        loop {
-            other.send(b"info stats\r\n").await;
-            let said = String::from_utf8(other.until(b"total_error_replies:0\r\n").await).unwrap();
-            let (_, read) = said.split_once("total_net_input_bytes:").unwrap();
-            if read.split_once("\r\n").unwrap().0.parse::<usize>().unwrap() > so_far * 100_000 {
-                break;
-            }
-            other.expect(b"\r\n").await;
-        }
+        while bytes_read(&mut other).await <= so_far * 100_000 {}
     }
     (server, holders)
 }

@@ -46,8 +46,89 @@ async fn started() -> (RespServer, Arc<Desk>) {
 }
 
 async fn may(desk: &Arc<Desk>, words: &str) {
+    set(desk, "default", words).await;
+}
+
+async fn set(desk: &Arc<Desk>, name: &str, words: &str) {
     let words = words.split_whitespace().map(str::to_owned).collect();
-    desk.set("root", "default", words).await.unwrap();
+    desk.set("root", name, words).await.unwrap();
+}
+
+/// A client who is `app`, and one who may do everything.
+async fn app_and_operator(server: &RespServer, desk: &Arc<Desk>) -> (Raw, Raw) {
+    set(desk, "app", "on >old ~* +@all").await;
+    set(desk, "operator", "on >secret ~* +@all").await;
+    let mut app = Raw::connect(server.local_addr()).await;
+    app.ask(b"AUTH app old\r\n", b"+OK\r\n").await;
+    let mut operator = Raw::connect(server.local_addr()).await;
+    operator.ask(b"AUTH operator secret\r\n", b"+OK\r\n").await;
+    (app, operator)
+}
+
+/// What is answered to a command whose answer is a text.
+async fn text(client: &mut Raw, command: &str) -> String {
+    client.send(format!("{command}\r\nECHO end\r\n").as_bytes()).await;
+    String::from_utf8(client.until(b"$3\r\nend\r\n").await).unwrap()
+}
+
+/// As whom all are connected, in the order in which they came.
+async fn users(operator: &mut Raw) -> Vec<String> {
+    let list = text(operator, "CLIENT LIST").await;
+    list.split(' ').filter_map(|field| field.strip_prefix("user=")).map(str::to_owned).collect()
+}
+
+const NOAUTH: &[u8] = b"-NOAUTH Authentication required.\r\n";
+
+#[tokio::test]
+async fn who_came_in_as_a_user_that_is_deleted_is_not_the_next_one_of_that_name() {
+    let (server, desk) = started().await;
+    let (mut app, mut operator) = app_and_operator(&server, &desk).await;
+    app.ask(b"SET k 1\r\n", b"+OK\r\n").await;
+    let mut waits = Raw::connect(server.local_addr()).await;
+    waits.ask(b"AUTH app old\r\n", b"+OK\r\n").await;
+    waits.send(b"BLPOP l 0\r\n").await;
+    while !text(&mut operator, "INFO clients").await.contains("blocked_clients:1\r\n") {}
+
+    operator.ask(b"ACL DELUSER app\r\n", b":1\r\n").await;
+    operator.ask(b"ACL SETUSER app on >new ~* +@all\r\n", b"+OK\r\n").await;
+    app.ask(b"GET k\r\n", NOAUTH).await;
+    app.expect_end().await;
+    let mut app = Raw::connect(server.local_addr()).await;
+    let wrong = b"-WRONGPASS invalid username-password pair or user is disabled.\r\n";
+    app.ask(b"AUTH app old\r\n", wrong).await;
+    // Nor does it take what it waits for.
+    operator.ask(b"RPUSH l a\r\n", b":1\r\n").await;
+    waits
+        .expect(b"-NOPERM this user has no permissions to access one of the keys used as arguments\r\n")
+        .await;
+    operator.ask(b"LLEN l\r\n", b":1\r\n").await;
+
+    // Whoever is the new one stays so when it changes.
+    app.ask(b"AUTH app new\r\nGET k\r\n", b"+OK\r\n$1\r\n1\r\n").await;
+    for change in ["reset on >new ~* +@all", ">next", "<new"] {
+        operator.ask(format!("ACL SETUSER app {change}\r\n").as_bytes(), b"+OK\r\n").await;
+        app.ask(b"GET k\r\n", b"$1\r\n1\r\n").await;
+    }
+}
+
+#[tokio::test]
+async fn clients_are_listed_and_ended_as_whom_they_are_connected_now() {
+    let (server, desk) = started().await;
+    let (mut app, mut operator) = app_and_operator(&server, &desk).await;
+    assert_eq!(users(&mut operator).await, ["app", "operator"]);
+    app.ask(b"RESET\r\n", b"+RESET\r\n").await;
+    assert_eq!(users(&mut operator).await, ["default", "operator"]);
+    operator.ask(b"CLIENT KILL USER app\r\n", b":0\r\n").await;
+    app.send(b"HELLO 2 AUTH app old\r\n").await;
+    app.expect_up_to(b"$7\r\nmodules\r\n*0\r\n").await;
+    assert_eq!(users(&mut operator).await, ["app", "operator"]);
+    // Also if that user is not there any more.
+    operator.ask(b"ACL DELUSER app\r\n", b":1\r\n").await;
+    app.ask(b"PING\r\n", NOAUTH).await;
+    assert_eq!(users(&mut operator).await, ["app", "operator"]);
+    operator.ask(b"CLIENT KILL USER app\r\n", b":1\r\n").await;
+    app.expect_end().await;
+    operator.ask(b"CLIENT KILL USER app\r\n", b"-ERR No such user 'app'\r\n").await;
 }
 
 #[tokio::test]

@@ -108,6 +108,26 @@ async fn whoever_is_one_too_many_is_closed_even_if_it_says_nothing() {
 }
 
 #[tokio::test]
+async fn greetings_and_resets_are_operations_and_to_say_who_one_is_is_none() {
+    let limits = sextant_access::Limits { operations_per_s: 50, ..Default::default() };
+    let no_protocol = "-ERR Protocol version is not an integer or out of range\r\n";
+    for (command, reply, is_counted) in [
+        ("reset\r\n", "+RESET\r\n", true),
+        ("hello x\r\n", no_protocol, true),
+        ("hello x setname auth\r\n", no_protocol, true),
+        ("hello x auth default x\r\n", no_protocol, false),
+        ("auth default x\r\n", "+OK\r\n", false),
+    ] {
+        let watched = Watched::start(MemoryStore::new(true), user(limits), 0).await;
+        let mut client = watched.client().await;
+        client.send(command.repeat(60).as_bytes()).await;
+        client.expect(reply.repeat(60).as_bytes()).await;
+        let waited = !watched.shows("sextant_access_limit_reached_total{limit=\"operations\"} 0");
+        assert_eq!(waited, is_counted, "{command}");
+    }
+}
+
+#[tokio::test]
 async fn a_user_that_wants_more_operations_gets_them_later() {
     let limits = sextant_access::Limits { operations_per_s: 50, ..Default::default() };
     for fast in [true, false] {

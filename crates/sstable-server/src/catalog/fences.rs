@@ -19,7 +19,7 @@ use sextant_common::error::{Error, Result};
 use sextant_common::ids::PartitionId;
 use sextant_common::sstable::OrderNumber;
 
-use crate::data_dir::DataDir;
+use crate::data_dir::{DataDir, check_format};
 
 const FORMAT: u32 = 2;
 
@@ -52,11 +52,14 @@ impl Fences {
     pub fn read(dir: &DataDir) -> Result<Self> {
         let known = match dir.read_fences()? {
             None => Known::new(),
-            Some(text) => parse(&text).map_err(|e| {
-                Error::corrupt(format!(
-                    "FENCES cannot be read: {e}. Once no earlier leader of a partition is alive any more, it may be removed"
-                ))
-            })?,
+            Some(text) => {
+                check_format("FENCES", &text, FORMAT)?;
+                parse(&text).map_err(|e| {
+                    Error::corrupt(format!(
+                        "FENCES cannot be read: {e}. Once no earlier leader of a partition is alive any more, it may be removed"
+                    ))
+                })?
+            }
         };
         Ok(Self { known: RwLock::new(known.clone()), written: Mutex::new(known) })
     }
@@ -114,7 +117,7 @@ impl Fences {
 fn parse(text: &[u8]) -> Result<Known, String> {
     let file: File = serde_json::from_slice(text).map_err(|e| e.to_string())?;
     if !(1..=FORMAT).contains(&file.format) {
-        return Err(format!("it has format {}, this program knows formats up to {FORMAT}", file.format));
+        return Err(format!("it has format {}", file.format));
     }
     let known = |Fence { partition, lineage, term, number }: Fence| {
         ((PartitionId(partition), lineage), OrderNumber { lineage, term, number })
@@ -127,6 +130,7 @@ mod tests {
     use std::path::Path;
     use std::sync::Arc;
 
+    use sextant_common::error::ErrorKind;
     use sextant_common::ids::NodeId;
     use sextant_simulated::FaultyVfs;
 
@@ -207,10 +211,25 @@ mod tests {
     fn a_file_that_cannot_be_read_is_named() {
         let vfs = FaultyVfs::new(1);
         let dir = open(&vfs);
-        for text in ["", "{}", r#"{"format":3,"fences":[]}"#] {
+        for text in ["", "{}", r#"{"format":0,"fences":[]}"#] {
             dir.write_fences(text.as_bytes()).unwrap();
             let error = Fences::read(&dir).unwrap_err();
-            assert!(error.message.contains("FENCES"), "{error}");
+            assert!(error.kind == ErrorKind::Corrupt && error.message.contains("FENCES"), "{error}");
+        }
+    }
+
+    #[test]
+    fn nobody_is_told_to_remove_the_file_of_a_newer_version() {
+        let vfs = FaultyVfs::new(1);
+        let dir = open(&vfs);
+        for text in [r#"{"format":3,"fences":[]}"#, r#"{"format":4,"by_lineage":{}}"#] {
+            dir.write_fences(text.as_bytes()).unwrap();
+            let error = Fences::read(&dir).unwrap_err();
+            assert_eq!(error.kind, ErrorKind::Outdated, "{error}");
+            assert!(
+                error.message.contains("FENCES has format") && !error.message.contains("remove"),
+                "{error}"
+            );
         }
     }
 }

@@ -379,8 +379,9 @@ mod tests {
     #[test]
     fn mistakes_are_named_with_their_files() {
         type Mistake = fn(&mut Vec<(&'static str, String)>);
-        let cases: [(Mistake, &str); 13] = [
+        let cases: [(Mistake, &str); 14] = [
             (|f| f[0].1 += "nonsense = 1\n", "error: m.toml:6: unknown field `nonsense`"),
+            (|f| f[0].1 += "log_devices = [\"/l\", \"/l\"]\n", "error: m.toml: log device /l is given twice"),
             (|f| f[0].1 = f[0].1.replace("id = 1", "id = 2"), "error: m.toml: "),
             (|f| f[1].1 = f[1].1.replace("7350", "7351"), "warning: s.toml: it listens on 0.0.0.0:7351"),
             (

@@ -39,7 +39,8 @@ pub async fn addresses(settings: &[u8], port: u16, host: &str) -> io::Result<Vec
     // An address may change before its time to live is over: containers' do.
     options.cache_size = 0;
     options.use_hosts_file = ResolveHosts::Never;
-    let name = Name::from_str_relaxed(host).map_err(io::Error::other)?;
+    let name = Name::from_str_relaxed(host)
+        .map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e.to_string()))?;
     let found = TokioResolver::builder_with_config(config, TokioRuntimeProvider::default())
         .with_options(options)
         .build()

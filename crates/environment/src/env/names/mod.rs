@@ -36,7 +36,7 @@ impl Default for Names {
 
 impl Names {
     /// All addresses of `host:port`, IPv6 and IPv4, in the order in which they are to be tried; at least one. `NotFound` if nobody
-    /// has the name, `TimedOut` if nobody says so.
+    /// has the name, `TimedOut` if nobody says so, `InvalidInput` if nobody can have it.
     pub async fn resolve(&self, addr: &str) -> io::Result<Vec<SocketAddr>> {
         if let Ok(addr) = addr.parse() {
             return Ok(vec![addr]);

@@ -8,10 +8,12 @@ use hickory_resolver::proto::op::{Message, MessageType, ResponseCode};
 use hickory_resolver::proto::rr::rdata::{A, AAAA, CNAME};
 use hickory_resolver::proto::rr::{Name, RData, Record, RecordType};
 use parking_lot::Mutex;
+use sextant_common::error::ErrorKind;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, UdpSocket};
 
 use super::*;
+use crate::env::cannot_listen;
 
 /// What a name server says, and has been asked.
 #[derive(Default)]
@@ -21,6 +23,8 @@ struct Zone {
     is_large: bool,
     /// Datagrams that are lost first.
     lost: usize,
+    /// It answers, and knows nothing for the moment.
+    fails: bool,
     asked: Vec<String>,
 }
 
@@ -37,6 +41,7 @@ impl Zone {
         message.metadata.message_type = MessageType::Response;
         message.metadata.recursion_available = true;
         match self.records.get(&*name) {
+            _ if self.fails => message.metadata.response_code = ResponseCode::ServFail,
             None => message.metadata.response_code = ResponseCode::NXDomain,
             Some(_) if self.is_large && over_udp => message.metadata.truncation = true,
             Some(records) => {
@@ -224,6 +229,21 @@ async fn a_name_that_nobody_has_is_told_from_a_name_server_that_is_silent() {
     let silent = server.refused("memtable-9:7300").await;
     assert_eq!(silent.kind(), io::ErrorKind::TimedOut, "{silent}");
     assert_eq!(silent.to_string(), "cannot resolve memtable-9: no answer from DNS at 127.0.0.1");
+}
+
+#[tokio::test]
+async fn where_nobody_tells_an_address_now_a_server_may_listen_later_but_not_at_what_is_no_name() {
+    let server = Server::start().await;
+    let kind = async |host: &str| {
+        let refused = server.refused(&format!("{host}:7300")).await;
+        cannot_listen("listen", &refused).kind
+    };
+    assert_eq!(kind("memtable-9").await, ErrorKind::Unavailable, "nobody has the name");
+    server.zone.lock().fails = true;
+    assert_eq!(kind("memtable-9").await, ErrorKind::Unavailable, "its servers do not answer");
+    for nonsense in ["a b", &"a".repeat(64), "a..b"] {
+        assert_eq!(kind(nonsense).await, ErrorKind::Invalid, "{nonsense}");
+    }
 }
 
 #[tokio::test]

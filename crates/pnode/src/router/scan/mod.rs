@@ -118,20 +118,33 @@ impl Scans {
         let pages = Sink { pages, sent: AtomicBool::new(false) };
         let (scans, table) = (self.clone(), table.to_owned());
         tokio::spawn(async move {
-            let before = scans.core.views.tables.get(&table).map(|table| table.id);
-            let mut scanned = scans.run(&table, range.clone(), snapshot, &pages).await;
-            if scanned.as_ref().is_err_and(|e| e.kind == ErrorKind::UnknownTable && !pages.has_sent()) {
-                // This p-node had not heard that the table was dropped, and made anew.
-                let now = scans.core.views.tables.get(&table).map(|table| table.id);
-                if now.is_some() && now != before {
-                    scanned = scans.run(&table, range, snapshot, &pages).await;
-                }
-            }
-            if let Err(e) = scanned {
-                let _ = pages.send(Err(e)).await;
+            // (Whoever takes no more pages waits for none: not even for one behind a long run of deleted records.)
+            tokio::select! {
+                () = scans.run_to_end(&table, range, snapshot, &pages) => {}
+                () = pages.pages.closed() => {}
             }
         });
         ScanStream::new(taken)
+    }
+
+    /// Whether those who take their time keep pages from others.
+    pub fn is_crowded(&self) -> bool {
+        self.room.held_bytes() > SCANS_BYTES_MAX / 2
+    }
+
+    async fn run_to_end(&self, table: &str, range: ScanRange, snapshot: Option<u64>, pages: &Sink) {
+        let before = self.core.views.tables.get(table).map(|table| table.id);
+        let mut scanned = self.run(table, range.clone(), snapshot, pages).await;
+        if scanned.as_ref().is_err_and(|e| e.kind == ErrorKind::UnknownTable && !pages.has_sent()) {
+            // This p-node had not heard that the table was dropped, and made anew.
+            let now = self.core.views.tables.get(table).map(|table| table.id);
+            if now.is_some() && now != before {
+                scanned = self.run(table, range, snapshot, pages).await;
+            }
+        }
+        if let Err(e) = scanned {
+            let _ = pages.send(Err(e)).await;
+        }
     }
 
     async fn run(&self, table: &str, range: ScanRange, snapshot: Option<u64>, pages: &Sink) -> Result<()> {

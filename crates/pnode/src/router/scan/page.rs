@@ -452,10 +452,13 @@ impl Pages {
         self.core.metrics.scan_tables_passed_over.inc_by(passed_over.len() as u64);
         let mut left = all.clone();
         let mut failed: Vec<(SstId, NodeId)> = Vec::new();
+        // By where the page begins, and the partition: each page has its turn.
+        let partition = all.first().map_or(&[][..], |sst| &sst.wire_id);
+        let turn = [from.front(), partition].concat();
         let mut sides = Vec::new();
         let mut damage: Option<Error> = None;
         while !left.is_empty() {
-            let groups = self.group_by_server(&left, &failed, &from.start);
+            let groups = self.group_by_server(&left, &failed, &turn);
             let groups = groups.map_err(|e| Redo(damage.take().unwrap_or(e)))?;
             let groups: Vec<_> = groups.into_iter().flat_map(|group| messages(group, from)).collect();
             let scans =
@@ -488,13 +491,13 @@ impl Pages {
         Ok(sides)
     }
 
-    /// Each table with a server that holds it, as few servers as a greedy choice finds; of those that are as good one that depends on where
-    /// the page starts.
+    /// Each table with a server that holds it, as few servers as a greedy choice finds; of those that are as good one that depends on
+    /// `turn`.
     fn group_by_server<'s>(
         &self,
         ssts: &[&'s Arc<Sst>],
         failed: &[(SstId, NodeId)],
-        start: &[u8],
+        turn: &[u8],
     ) -> Result<Vec<ServerGroup<'s>>> {
         let now_ns = self.core.env.clock.holder_ns();
         let usable = |sst: &Sst, node: NodeId| {
@@ -508,7 +511,7 @@ impl Pages {
                 let avoided = held.iter().any(|sst| self.core.health.is_avoided(node, sst.meta.id, now_ns));
                 (!held.is_empty() && !avoided, held.len())
             };
-            let turn = |node: NodeId| filter_hash(&[start, &node.0.to_le_bytes()].concat());
+            let turn = |node: NodeId| filter_hash(&[turn, &node.0.to_le_bytes()].concat());
             let best = self.core.sstables.keys().copied().max_by_key(|node| (weigh(*node), turn(*node)));
             let node = best.filter(|node| weigh(*node).1 > 0);
             let node = node.ok_or_else(|| Error::unavailable("no replica of an SSTable can be scanned"))?;

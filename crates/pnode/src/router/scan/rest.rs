@@ -31,6 +31,11 @@ impl Rest {
         if empty || nothing_below { None } else { Some(rest) }
     }
 
+    /// Where it goes on.
+    pub fn front(&self) -> &Bytes {
+        if self.reverse { &self.end } else { &self.start }
+    }
+
     pub fn range(&self) -> KeyRange {
         KeyRange { start: self.start.clone(), end: self.end.clone() }
     }

@@ -34,7 +34,7 @@ pub(super) fn kill<S: Store>(
     let whom = if is_old {
         Ok(Whom { addr: Some(text(command.arg(2))), me_too: true, ..Whom::default() })
     } else {
-        whom(command, conversation)
+        whom(command, conversation, shared)
     };
     let whom = match whom {
         Ok(whom) => whom,
@@ -50,6 +50,9 @@ pub(super) fn kill<S: Store>(
             (killed, is_me) = (killed + 1, true);
         }
     }
+    if killed > 0 && conversation.who.desk().is_some() {
+        tracing::info!(target: "audit", "{} ends {killed} connections", conversation.entry.user());
+    }
     let reply = match (is_old, killed) {
         (true, 0) => Reply::error("ERR No such client"),
         (true, _) => Reply::OK,
@@ -58,9 +61,13 @@ pub(super) fn kill<S: Store>(
     if is_me { Action::Close(Some(reply)) } else { Action::Reply(reply) }
 }
 
-fn whom(command: &Command<'_>, conversation: &Conversation) -> Result<Whom, Reply> {
+fn whom<S: Store>(
+    command: &Command<'_>,
+    conversation: &Conversation,
+    shared: &Shared<S>,
+) -> Result<Whom, Reply> {
     let is_user = |name: &str| match conversation.who.desk() {
-        Some(desk) => desk.find(name).is_some(),
+        Some(desk) => desk.find(name).is_some() || is_shown(name, shared),
         None => name == DEFAULT_USER,
     };
     let mut whom = Whom::default();
@@ -95,6 +102,11 @@ fn whom(command: &Command<'_>, conversation: &Conversation) -> Result<Whom, Repl
         }
     }
     Ok(whom)
+}
+
+/// Whether somebody is connected as this user, which may be there no more.
+fn is_shown<S: Store>(name: &str, shared: &Shared<S>) -> bool {
+    shared.clients.all().iter().any(|client| client.user() == name)
 }
 
 impl Whom {

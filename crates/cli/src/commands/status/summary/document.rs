@@ -2,7 +2,7 @@
 //!
 //! A field that is missing counts as 0 or empty, so that a newer or older server is shown as well as possible.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
 
@@ -89,6 +89,8 @@ pub struct Replica {
 #[serde(default)]
 pub struct Configuration {
     pub format: u32,
+    /// sstable servers that are to hold no tables.
+    pub draining: Vec<u64>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -156,6 +158,11 @@ impl Cluster {
             }
         }
         leaders
+    }
+
+    /// sstable servers that are to hold no tables, of any partition.
+    pub fn draining(&self) -> BTreeSet<u64> {
+        self.leaders().values().flat_map(|(_, replica)| replica.configuration.draining.clone()).collect()
     }
 }
 

@@ -16,6 +16,7 @@ impl Cluster {
         let mut out = String::new();
         let _ = writeln!(out, "cluster {}", self.pnode.cluster);
         self.put_format(&mut out);
+        self.put_draining(&mut out);
         self.put_partitions(&mut out);
         self.put_tables(&mut out);
         self.put_leases(&mut out);
@@ -43,6 +44,14 @@ impl Cluster {
             };
         }
         out.push('\n');
+    }
+
+    /// Also servers that are no more: one that gets such an id again gets no tables.
+    fn put_draining(&self, out: &mut String) {
+        let draining: Vec<String> = self.draining().iter().map(u64::to_string).collect();
+        if !draining.is_empty() {
+            let _ = writeln!(out, "sstable servers that are to be empty: {}", draining.join(", "));
+        }
     }
 
     fn put_partitions(&self, out: &mut String) {
@@ -206,7 +215,8 @@ impl Cluster {
         put_rows(out, &rows);
     }
 
-    /// What an operator should know: why writes are slowed or refused, why flushes fail, which tables are damaged, or were.
+    /// What an operator should know: why writes are slowed or refused, why flushes fail, which tables are damaged, or were, and which
+    /// server gets none.
     fn put_attention(&self, out: &mut String) {
         let mut lines = Vec::new();
         for (_, replica) in self.leaders().values() {
@@ -222,8 +232,15 @@ impl Cluster {
                 }
             }
         }
+        let draining = self.draining();
         for server in &self.sstable {
             let Some(status) = &server.status else { continue };
+            if draining.contains(&server.id) {
+                let (id, tables) = (server.id, status.tables);
+                lines.push(format!(
+                    "sstable {id}: it is to be empty ({tables} tables left): if it is not, sextant admin drain --none"
+                ));
+            }
             for (what, found) in [("damaged", &status.damage), ("repaired", &status.repaired)] {
                 lines.extend(found.iter().map(|d| format!("sstable {}: {what}: {}", server.id, d.error)));
             }

@@ -77,3 +77,23 @@ fn one_page_says_who_leads_what_is_where_and_who_is_down() {
     assert_eq!(line("  partition 0").join(" "), "partition 0: writes are slowed: flushing does not keep up");
     assert_eq!(line("  sstable 1").join(" "), "sstable 1: damaged: SSTable p0: offset 7: x");
 }
+
+#[test]
+fn servers_that_are_to_be_empty_are_shown_and_one_that_is_there_is_worth_a_line() {
+    let mut cluster = cluster();
+    assert!(!cluster.summary().contains("to be empty"));
+    // By the leader; what others say may be old. (9 was taken out of the cluster.)
+    let replica = |server: &mut document::Server<document::Memtable>, draining: &[u64]| {
+        server.status.as_mut().unwrap().partitions[0].configuration.draining = draining.to_vec();
+    };
+    replica(&mut cluster.memtable[0], &[2]);
+    replica(&mut cluster.memtable[1], &[9, 1]);
+    let text = cluster.summary();
+    assert_eq!(text.lines().nth(2), Some("sstable servers that are to be empty: 1, 9"), "{text}");
+    let attention = text.split_once("\nattention\n").unwrap().1;
+    let told = "  sstable 1: it is to be empty (4 tables left): if it is not, sextant admin drain --none";
+    assert!(attention.lines().any(|line| line == told), "{attention}");
+    assert!(!attention.contains("sstable 9"), "{attention}");
+    cluster.sstable[0].status = None;
+    assert!(!cluster.summary().contains("(4 tables left)"), "it is switched off");
+}
