@@ -1,6 +1,6 @@
 //! Whether the log after a backup could be applied: every segment is read to its end, and none is missing between two.
 
-use sextant_common::error::Result;
+use sextant_common::error::{ErrorKind, Result};
 
 use super::coverage::End;
 use super::reach::Reach;
@@ -30,6 +30,11 @@ pub async fn verify_log(
                 Ok(segment) => {
                     segments += 1;
                     groups += segment.groups.len() as u64;
+                }
+                // What keeps a segment from being read says nothing of it.
+                Err(e) if matches!(e.kind, ErrorKind::Unavailable | ErrorKind::Disk) => {
+                    bad.into_iter().for_each(progress);
+                    return Err(e);
                 }
                 Err(e) => bad.push(e.to_string()),
             }
