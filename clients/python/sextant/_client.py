@@ -180,7 +180,7 @@ class Client:
     def scan(self, start="", end="", prefix="", reverse=False, limit=0, table="", deadline=None):
         """The records in the order of their keys, also objects of the Redis protocol (`Record.kind`). The deadline is that of each page.
 
-        Each page is of the table that has the name then.
+        Each page is of the table that has the name then. Those without records, of runs of deleted ones, have a deadline of their own.
         """
         start, end, prefix = _bytes(start), _bytes(end), _bytes(prefix)
         if prefix:
@@ -194,11 +194,11 @@ class Client:
             for record in page.records:
                 kind = _KINDS.get(record.kind, str(record.kind))
                 yield Record(record.key, record.value, record.seq, record.expires_at or None, kind)
-            last = page.records[-1].key
+            # An older p-node does not say where it goes on.
             if reverse:
-                request.end = last
+                request.end = page.goes_on_at or page.records[-1].key
             else:
-                request.start = last + b"\0"
+                request.start = page.goes_on_at or page.records[-1].key + b"\0"
             if limit:
                 request.limit -= min(len(page.records), request.limit)
                 if request.limit == 0:
@@ -354,7 +354,7 @@ class Client:
             return call(request, timeout=patience, metadata=self._metadata)
         pages = call(request, timeout=patience, metadata=self._metadata)
         try:
-            return next((page for page in pages if page.records), None)
+            return next((page for page in pages if page.records or page.goes_on_at), None)
         finally:
             pages.cancel()
 

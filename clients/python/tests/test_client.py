@@ -328,6 +328,47 @@ class WithoutACluster(unittest.TestCase):
         found = [(record.key, record.value, record.kind) for record in c.scan()]
         self.assertEqual(found, [(b"h", b"", "hash"), (b"s", b"v", "string")])
 
+    def test_a_scan_goes_on_where_a_page_says(self):
+        page = lambda goes_on_at, *keys: kv.KvScanPage(goes_on_at=goes_on_at, records=[kv.KvRecord(key=key) for key in keys])
+        for reverse, answers, bounds in [
+            (
+                False,
+                [
+                    Pages(page(b""), page(b"c")),
+                    BrokenCall(grpc.StatusCode.DEADLINE_EXCEEDED),
+                    Pages(page(b"f", b"c", b"d"), page(b"z", b"y")),
+                    # Of an older p-node.
+                    Pages(page(b"", b"g")),
+                    Pages(),
+                ],
+                [(b"a", b"x"), (b"c", b"x"), (b"c", b"x"), (b"f", b"x"), (b"g\0", b"x")],
+            ),
+            (
+                True,
+                [
+                    Pages(page(b""), page(b"p")),
+                    BrokenCall(grpc.StatusCode.DEADLINE_EXCEEDED),
+                    Pages(page(b"k", b"o", b"m"), page(b"b", b"c")),
+                    Pages(page(b"", b"g")),
+                    Pages(),
+                ],
+                [(b"a", b"x"), (b"a", b"p"), (b"a", b"p"), (b"a", b"k"), (b"a", b"g")],
+            ),
+        ]:
+            asked, left = [], iter(answers)
+
+            def scan(request, timeout, metadata):
+                asked.append((request.start, request.end, request.limit))
+                answer = next(left)
+                if isinstance(answer, grpc.RpcError):
+                    raise answer
+                return answer
+
+            found = [record.key for record in self.client(Scan=scan).scan("a", "x", reverse=reverse, limit=9)]
+            self.assertEqual(found, [b"o", b"m", b"g"] if reverse else [b"c", b"d", b"g"])
+            limits = [9, 9, 9, 7, 6]
+            self.assertEqual(asked, [(*bound, limit) for bound, limit in zip(bounds, limits)])
+
     def test_what_no_server_takes_is_not_sent(self):
         with self.assertRaises(sextant.Error) as raised:
             self.client().put("k", bytes(25 << 20))

@@ -103,8 +103,10 @@ struct Known {
 struct Seen {
     /// Since which generation there is this one.
     since: u64,
-    /// The last that it had, as hashes.
+    /// Hashes.
     passwords: Vec<String>,
+    /// Whether it needed none.
+    nopass: bool,
 }
 
 impl Known {
@@ -112,12 +114,9 @@ impl Known {
     fn next(&self, users: Users, version: u64, generation: u64) -> Self {
         let seen = |(name, user): (&str, &User)| {
             let before = self.users.get(name).and_then(|_| self.seen.get(name));
-            let same = before.filter(|before| !user.may_be_another(&before.passwords));
+            let same = before.filter(|before| !user.may_be_another(&before.passwords, before.nopass));
             let since = same.map_or(generation, |same| same.since);
-            // (In between it may have none.)
-            let last = same.map_or(&[][..], |same| &same.passwords);
-            let passwords = if user.passwords().is_empty() { last } else { user.passwords() }.to_vec();
-            (name.to_owned(), Seen { since, passwords })
+            (name.to_owned(), Seen { since, passwords: user.passwords().to_vec(), nopass: user.nopass })
         };
         let seen = users.iter().map(seen).collect();
         Self { users, seen, version, loaded: true }
@@ -213,7 +212,8 @@ impl Desk {
     pub fn anonymous(&self) -> Option<Arc<Principal>> {
         let known = self.known.load();
         known.users.get(DEFAULT_USER).filter(|user| user.nopass)?;
-        self.find(DEFAULT_USER)
+        // (One of this name in the configuration is not the one in the list.)
+        if self.superusers.contains_key(DEFAULT_USER) { None } else { self.find(DEFAULT_USER) }
     }
 
     /// Who `name` is, if this is its password. `from`: None: a Unix socket.
@@ -546,6 +546,41 @@ mod tests {
         }
         assert_eq!([&here, &there].map(|desk| since(desk, "other")), others);
         assert_eq!(since(&here, "root"), Some(0));
+    }
+
+    #[tokio::test]
+    async fn whoever_says_nothing_is_not_the_superuser_of_that_name() {
+        let keeper = Arc::new(Memory::default());
+        let before = desk(&keeper);
+        before.set("root", DEFAULT_USER, words("on nopass ~* +@read")).await.unwrap();
+        assert!(before.anonymous().is_some());
+        let env = Env::real();
+        let superusers = [(DEFAULT_USER.to_owned(), password::hash(b"secret", &*env.rng).unwrap())].into();
+        let outcomes = Outcomes::register(&mut Registry::default());
+        let after = Desk::new(env, &AccessConfig { superusers }, keeper, outcomes).unwrap();
+        after.refresh().await.unwrap();
+        assert!(after.find(DEFAULT_USER).is_some() && after.anonymous().is_none());
+    }
+
+    #[tokio::test]
+    async fn who_needed_no_password_is_another_one_when_it_needs_one() {
+        let desk = desk(&Arc::new(Memory::default()));
+        let set = async |rules: &str| {
+            desk.set("root", "app", words(rules)).await.unwrap();
+            desk.find("app").unwrap().since
+        };
+        let first = set("on >old").await;
+        // Nobody is cut off by that.
+        assert_eq!(set("nopass").await, first);
+        assert_eq!(set("+@read ~*").await, first);
+        assert_eq!(desk.authenticate("app", b"whatever", None).await.unwrap().since, first);
+        // Whoever came in without a password is not the one who has it, though it were the same one as before.
+        let second = set(">old").await;
+        assert!(second > first);
+        assert_eq!(set(">next").await, second);
+        assert_eq!(desk.authenticate("app", b"old", None).await.unwrap().since, second);
+        set("nopass").await;
+        assert!(set("resetpass").await > second, "also if nobody can come in by one");
     }
 
     #[tokio::test]

@@ -111,8 +111,8 @@ impl Rights {
 pub struct Principal {
     pub name: String,
     pub rights: Rights,
-    /// Since which generation of the desk's list there is a user of this name whose passwords were not all replaced at once: one with
-    /// another number may be somebody else. Of a superuser 0.
+    /// Since which generation of the desk's list there is a user of this name whose passwords were not all replaced at once, and who did
+    /// not come to need one: one with another number may be somebody else. Of a superuser 0.
     pub since: u64,
 }
 

@@ -160,10 +160,12 @@ impl User {
         &self.passwords
     }
 
-    /// Whether it may be another one than who had these passwords, under the same name: it has none of them.
-    pub(crate) fn may_be_another(&self, before: &[String]) -> bool {
+    /// Whether it may be another one than who had these passwords, or needed none (`nopass`), under the same name: it has none of them.
+    /// (Whoever needed none may have been anybody. Who needs none now may be, so it does not matter who was it before.)
+    pub(crate) fn may_be_another(&self, before: &[String], nopass: bool) -> bool {
         let is_kept = |phc: &String| before.contains(phc);
-        !self.nopass && !before.is_empty() && !self.passwords.iter().any(is_kept)
+        let has_others = !before.is_empty() && !self.passwords.iter().any(is_kept);
+        !self.nopass && (nopass || has_others)
     }
 
     /// The words that make it out of a new one. Without hashes, `secrets` false, it can be shown to anybody.
@@ -317,7 +319,7 @@ mod tests {
         let is_another = |words: &str| {
             let mut after = before.clone();
             after.apply(words.split_whitespace(), &SeededRng::new(2)).unwrap();
-            after.may_be_another(&before.passwords)
+            after.may_be_another(&before.passwords, before.nopass)
         };
         for words in ["", "<one >three", "off resetkeys", "nopass", "reset on >two"] {
             assert!(!is_another(words), "{words}");
@@ -327,8 +329,11 @@ mod tests {
         }
         let mut anew = User::default();
         anew.apply(["on", ">one"], &SeededRng::new(2)).unwrap();
-        assert!(anew.may_be_another(&before.passwords), "the same password, and a hash of its own");
-        assert!(!user("on >three").may_be_another(&[]), "there was none");
+        assert!(anew.may_be_another(&before.passwords, false), "the same password, and a hash of its own");
+        assert!(!user("on >three").may_be_another(&[], false), "there was none");
+        assert!(user("on >three").may_be_another(&[], true), "it needed none");
+        assert!(user("on").may_be_another(&[], true));
+        assert!(!user("on nopass").may_be_another(&[], true));
     }
 
     #[test]

@@ -70,8 +70,11 @@ pub struct ScanPage {
     /// No record of the page is newer. It is the published seq of the snapshot, if a leader was asked for it; otherwise it may be
     /// lower than that of the page before. 0 if the page has several partitions, or no leader was asked and there is nothing.
     pub snapshot_seq: Seq,
-    /// In the order of their keys.
+    /// In the order of their keys. None: the p-node found nothing for some time, as in a run of deleted records.
     pub records: Vec<ScanRecord>,
+    /// Where the scan goes on: all that comes before that has been looked at. Whoever scans anew from there makes it the `start`, in
+    /// reverse the `end`. None: behind the last record (the p-node is older, or this is the last page).
+    pub goes_on_at: Option<Bytes>,
 }
 
 /// The pages of a scan: a [`Stream`], and for who has no use for one, [`Self::next_page`]. Ends after the first error.
@@ -145,16 +148,16 @@ struct Scan {
     client: Client,
     /// None: of what there is.
     snapshot: Option<u64>,
-    /// What is still to come: after each page the range begins behind its last record.
+    /// What is still to come: after each page the range begins behind its last record, or where the page says.
     request: v1::KvScanRequest,
     pages: Option<tonic::Streaming<v1::KvScanPage>>,
     ended: bool,
 }
 
 impl Client {
-    /// Scans a table, in key order. The client's deadline bounds the wait for each page. If the p-node is lost, the
-    /// scan goes on behind the last record through another one, in the table that has the name then. Pages may be left unread for
-    /// as long as it takes: other calls do not wait for that.
+    /// Scans a table, in key order. The client's deadline bounds the wait for each page; those without records count, so a run of
+    /// deleted records may be as long as it is. If the p-node is lost, the scan goes on through another one, behind what was looked
+    /// at, in the table that has the name then. Pages may be left unread for as long as it takes: other calls do not wait for that.
     ///
     /// ```no_run
     /// # async fn run(client: sextant_client::Client) -> sextant_client::Result<()> {
@@ -229,11 +232,11 @@ impl Scan {
         let page = page?;
         let delivered = page.records.len() as u64;
         if let Some(last) = page.records.last() {
-            if self.request.reverse {
-                self.request.end = last.key.clone();
-            } else {
-                self.request.start = successor(&last.key);
-            }
+            let behind = if self.request.reverse { last.key.clone() } else { successor(&last.key) };
+            self.go_on_at(behind);
+        }
+        if !page.goes_on_at.is_empty() {
+            self.go_on_at(page.goes_on_at.clone());
         }
         if self.request.limit > 0 {
             self.request.limit = self.request.limit.saturating_sub(delivered);
@@ -241,6 +244,16 @@ impl Scan {
             self.ended |= self.request.limit == 0;
         }
         Some(page)
+    }
+
+    /// Never back: what has been delivered is not delivered again.
+    fn go_on_at(&mut self, bound: Bytes) {
+        let v1::KvScanRequest { start, end, reverse, .. } = &mut self.request;
+        match reverse {
+            false if bound > *start => *start = bound,
+            true if end.is_empty() || bound < *end => *end = bound,
+            _ => {}
+        }
     }
 }
 
@@ -293,5 +306,6 @@ fn page_from_wire(page: v1::KvScanPage) -> ScanPage {
                 kind: u8::try_from(r.kind).ok().and_then(Kind::from_number).unwrap_or_default(),
             })
             .collect(),
+        goes_on_at: (!page.goes_on_at.is_empty()).then_some(page.goes_on_at),
     }
 }

@@ -5,7 +5,7 @@
 //! what was added to it to the encoded bytes.
 //!
 //! A peer that takes nothing keeps that for as long as it likes, while it answers pings; no transport ends it. So a freight may be
-//! [`within`](Freight::within) a patience, after which the peer's connection is ended.
+//! [`within`](Freight::within) a patience, after which the peer's connection is ended; unless the connection gets on with other answers.
 //!
 //! Invariant: what was added with a message is given back when the transport has let go of the bytes that the message was encoded
 //! into, or of the whole answer; not before.
@@ -62,7 +62,8 @@ impl Freight {
         self.0.things.lock().push(Box::new(thing));
     }
 
-    /// Whoever takes nothing of the answer for half a minute loses the connection, if it matters then. Said once, before the answer.
+    /// Whoever takes nothing of the answer for half a minute, nor enough of others, loses the connection, if it matters then. Said once,
+    /// before the answer.
     pub fn within(self, hangup: Hangup, matters: impl Fn() -> bool + Send + Sync + 'static) -> Self {
         let _ = self.0.patience.set(Arc::new(Patience { hangup, matters: Box::new(matters) }));
         self
@@ -163,12 +164,15 @@ impl Drop for Watch {
 async fn end_untaken(patience: Arc<Patience>, taken: Arc<Taken>) {
     let Patience { hangup, matters } = &*patience;
     loop {
-        let before = taken.times.load(Ordering::Relaxed);
+        let (before, sent_before) = (taken.times.load(Ordering::Relaxed), hangup.sent_bytes());
         // Its turn comes when the connection has sent what came before.
         let seconds = hangup.unsent_bytes() / TAKEN_BYTES_PER_S;
-        tokio::time::sleep(UNTAKEN_MAX + Duration::from_secs(seconds as u64)).await;
+        let within = UNTAKEN_MAX + Duration::from_secs(seconds as u64);
+        tokio::time::sleep(within).await;
         let is_our_turn = taken.waits.load(Ordering::Relaxed) && taken.unsent.load(Ordering::Relaxed) == 0;
-        if taken.times.load(Ordering::Relaxed) == before && !is_our_turn && matters() {
+        // It waits behind others.
+        let gets_on = hangup.sent_bytes() - sent_before >= within.as_secs() * TAKEN_BYTES_PER_S as u64;
+        if taken.times.load(Ordering::Relaxed) == before && !is_our_turn && !gets_on && matters() {
             tracing::info!("a connection is ended whose client takes nothing of an answer");
             hangup.hang_up();
             return;
@@ -356,6 +360,23 @@ mod tests {
         drop(ended);
         tokio::time::sleep(10 * UNTAKEN_MAX).await;
         assert!(!is_over(&hangup), "the answer has left");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_waits_behind_others_of_its_connection_is_not_stalled() {
+        let hangup = Hangup::default();
+        let _untaken =
+            served(answer(Some(Freight::default().within(hangup.clone(), || true)), vec!["x"])).await;
+        for _ in 0..4 {
+            tokio::time::sleep(UNTAKEN_MAX / 2).await;
+            hangup.wrote(UNTAKEN_MAX.as_secs() as usize * TAKEN_BYTES_PER_S);
+            tokio::time::sleep(UNTAKEN_MAX / 2).await;
+            assert!(!is_over(&hangup));
+        }
+        tokio::time::sleep(UNTAKEN_MAX / 2).await;
+        hangup.wrote(UNTAKEN_MAX.as_secs() as usize * TAKEN_BYTES_PER_S - 1);
+        tokio::time::sleep(UNTAKEN_MAX).await;
+        assert!(is_over(&hangup), "others hardly get on either");
     }
 
     #[tokio::test(start_paused = true)]

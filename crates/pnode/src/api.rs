@@ -45,6 +45,9 @@ pub struct ScanRange {
     /// Of one partition: it ends with the first page that has records. Pages without any come too, so that each is told of that was
     /// read.
     pub first_page: bool,
+    /// If about so long nothing is found, or for many pages of the servers, a page without records comes, too: so it is seen that the
+    /// scan gets on, and how far it is. None: such pages do not come.
+    pub silence_max: Option<Duration>,
 }
 
 impl ScanRange {
@@ -69,6 +72,9 @@ pub struct ScanPage {
     pub records: Vec<(Bytes, Record)>,
     /// Of one partition: whether the range goes on, and the limit is not reached.
     pub has_more: bool,
+    /// Where the scan goes on: all that comes before that has been looked at, and had no records but those that are sent. It is the
+    /// `start` of a range that goes on there; in reverse the `end`. None: nothing comes behind this page, or it is not known.
+    pub goes_on_at: Option<Bytes>,
     /// Of one partition: nothing was found at one moment or more before this page's, and passed over.
     pub passed_over: bool,
 }

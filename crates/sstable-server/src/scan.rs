@@ -20,6 +20,8 @@ const SCAN_TABLES_MAX: usize = 4096;
 /// Used if the request states no limit, or a larger one.
 const PAGE_RECORDS_MAX: usize = 100_000;
 const PAGE_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// Read of files for one page: what older tables have under deleted records is read, too, and p-nodes wait some seconds for a page.
+const PAGE_READ_BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// What a record costs in the message beyond key and value.
 const RECORD_OVERHEAD_BYTES: usize = 32;
 /// What a walk over a table holds beside its piece: a block and places from the index.
@@ -65,6 +67,8 @@ struct Page {
     bytes_max: usize,
     /// Of the first record.
     first_bytes_max: usize,
+    /// Of files.
+    read_bytes_max: u64,
 }
 
 impl Store {
@@ -92,6 +96,7 @@ impl Store {
             records_max: at_most(request.records_max, PAGE_RECORDS_MAX),
             bytes_max: at_most(request.bytes_max, PAGE_BYTES_MAX),
             first_bytes_max: at_most(request.first_bytes_max, usize::MAX),
+            read_bytes_max: PAGE_READ_BYTES_MAX,
         };
         // Held until there is room for the page: so few pages are in memory without.
         let _scan = self.scans.take().await?;
@@ -160,7 +165,8 @@ impl Page {
             }
             bytes += more;
             // One record always fits: a page makes progress.
-            if bytes > self.bytes_max && !records.is_empty() {
+            let is_enough = bytes > self.bytes_max || merge.disk_bytes() > self.read_bytes_max;
+            if is_enough && !records.is_empty() {
                 break;
             }
             records.push(RecordVersion {
@@ -174,5 +180,58 @@ impl Page {
         let complete = merge.is_at_end();
         let disk_bytes = merge.disk_bytes();
         Ok((PageAnswer::Records { records, complete }, disk_bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Model, open_model, options};
+
+    /// Keys of all pages over these tables, in their order, and how many pages there are.
+    fn walk(tables: &[Arc<Table>], direction: Direction, read_bytes_max: u64) -> (Vec<Bytes>, usize) {
+        let (mut keys, mut pages) = (Vec::<Bytes>::new(), 0);
+        let mut range = KeyRange::all();
+        loop {
+            let page = Page {
+                tables: tables.to_vec(),
+                piece_bytes: SCAN_FIRST_BYTES,
+                range: range.clone(),
+                direction,
+                records_max: PAGE_RECORDS_MAX,
+                bytes_max: PAGE_BYTES_MAX,
+                first_bytes_max: usize::MAX,
+                read_bytes_max,
+            };
+            let (answer, _) = page.read().unwrap();
+            let PageAnswer::Records { records, complete } = answer else { panic!("{answer:?}") };
+            keys.extend(records.into_iter().map(|record| record.key));
+            pages += 1;
+            if complete {
+                return (keys, pages);
+            }
+            let last = keys.last().unwrap();
+            match direction {
+                Direction::Forward => range.start = [last, &b"\0"[..]].concat().into(),
+                Direction::Backward => range.end = last.clone(),
+            }
+        }
+    }
+
+    #[test]
+    fn a_page_ends_when_much_was_read_for_few_records() {
+        let keys: Vec<Vec<u8>> = (0..100).map(|i| format!("key{i:03}").into_bytes()).collect();
+        let older: Model = keys.iter().map(|key| (key.clone(), (vec![7; 4000], 1, false))).collect();
+        let newer: Model = keys.iter().map(|key| (key.clone(), (Vec::new(), 2, true))).collect();
+        let tables = [open_model(&newer, 2, options(false)), open_model(&older, 1, options(false))];
+        for direction in [Direction::Forward, Direction::Backward] {
+            let (all, pages) = walk(&tables, direction, u64::MAX);
+            assert_eq!((all.len(), pages), (keys.len(), 1));
+            let (found, pages) = walk(&tables, direction, 4 * SCAN_FIRST_BYTES);
+            assert_eq!(found, all);
+            assert!((4..=keys.len()).contains(&pages), "{pages} pages");
+            let (found, pages) = walk(&tables, direction, 0);
+            assert_eq!((found, pages), (all, keys.len()), "one record always comes");
+        }
     }
 }

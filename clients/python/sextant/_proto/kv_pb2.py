@@ -26,15 +26,15 @@ from sextant._proto import types_pb2 as sextant_dot___proto_dot_types__pb2
 from sextant._proto import rows_pb2 as sextant_dot___proto_dot_rows__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17sextant/_proto/kv.proto\x12\nsextant.v1\x1a\x1asextant/_proto/types.proto\x1a\x19sextant/_proto/rows.proto\"\x15\n\x13WhereIsAdminRequest\"3\n\x11WhereIsAdminReply\x12\x0c\n\x04\x61\x64\x64r\x18\x01 \x01(\t\x12\x10\n\x08instance\x18\x02 \x01(\x04\"N\n\x0cKvGetRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\x0c\x12\"\n\x04mode\x18\x03 \x01(\x0e\x32\x14.sextant.v1.ReadMode\"Y\n\nKvGetReply\x12\r\n\x05\x66ound\x18\x01 \x01(\x08\x12\r\n\x05value\x18\x02 \x01(\x0c\x12\x0b\n\x03seq\x18\x03 \x01(\x04\x12\x12\n\nexpires_at\x18\x04 \x01(\x04\x12\x0c\n\x04kind\x18\x05 \x01(\r\"T\n\x11KvMultiGetRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0c\n\x04keys\x18\x02 \x03(\x0c\x12\"\n\x04mode\x18\x03 \x01(\x0e\x32\x14.sextant.v1.ReadMode\":\n\x0fKvMultiGetReply\x12\'\n\x07replies\x18\x01 \x03(\x0b\x32\x16.sextant.v1.KvGetReply\"A\n\tRequestId\x12\x0f\n\x07session\x18\x01 \x01(\x06\x12\x0e\n\x06number\x18\x02 \x01(\x04\x12\x13\n\x0b\x61\x63ked_below\x18\x03 \x01(\x04\"\x89\x01\n\x0cKvPutRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\x0c\x12\r\n\x05value\x18\x03 \x01(\x0c\x12&\n\x07request\x18\x04 \x01(\x0b\x32\x15.sextant.v1.RequestId\x12&\n\x08lifetime\x18\x05 \x01(\x0b\x32\x14.sextant.v1.Lifetime\"k\n\x0fKvDeleteRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\x0c\x12\x14\n\x0c\x63heck_exists\x18\x03 \x01(\x08\x12&\n\x07request\x18\x04 \x01(\x0b\x32\x15.sextant.v1.RequestId\"\xe1\x01\n\x16KvCompareAndSetRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\x0c\x12\x0f\n\x05value\x18\x03 \x01(\x0cH\x00\x12\r\n\x03seq\x18\x04 \x01(\x04H\x00\x12\x13\n\tnew_value\x18\x05 \x01(\x0cH\x01\x12\x10\n\x06\x64\x65lete\x18\x06 \x01(\x08H\x01\x12&\n\x07request\x18\x07 \x01(\x0b\x32\x15.sextant.v1.RequestId\x12&\n\x08lifetime\x18\x08 \x01(\x0b\x32\x14.sextant.v1.LifetimeB\n\n\x08\x65xpectedB\x08\n\x06\x65\x66\x66\x65\x63t\"\xce\x02\n\tKvBatchOp\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\x0c\x12#\n\x04kind\x18\x03 \x01(\x0e\x32\x15.sextant.v1.WriteKind\x12\r\n\x05value\x18\x04 \x01(\x0c\x12(\n\tcondition\x18\x05 \x01(\x0e\x32\x15.sextant.v1.Condition\x12\x16\n\x0e\x65xpected_value\x18\x06 \x01(\x0c\x12\x14\n\x0c\x65xpected_seq\x18\x07 \x01(\x04\x12\x17\n\x0fskip_on_failure\x18\x08 \x01(\x08\x12\x11\n\tincrement\x18\t \x01(\x12\x12\x0f\n\x07\x64\x65\x63imal\x18\n \x01(\t\x12\x0e\n\x06offset\x18\x0b \x01(\r\x12$\n\x07returns\x18\x0c \x01(\x0e\x32\x13.sextant.v1.Returns\x12&\n\x08lifetime\x18\r \x01(\x0b\x32\x14.sextant.v1.Lifetime\"\\\n\x0eKvBatchRequest\x12\"\n\x03ops\x18\x01 \x03(\x0b\x32\x15.sextant.v1.KvBatchOp\x12&\n\x07request\x18\x02 \x01(\x0b\x32\x15.sextant.v1.RequestId\"F\n\x0cKvWriteReply\x12\x0f\n\x07\x61pplied\x18\x01 \x01(\x08\x12%\n\x07results\x18\x02 \x03(\x0b\x32\x14.sextant.v1.OpResult\"\xb0\x01\n\rKvScanRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\r\n\x05start\x18\x02 \x01(\x0c\x12\x0b\n\x03\x65nd\x18\x03 \x01(\x0c\x12\x0e\n\x06prefix\x18\x04 \x01(\x0c\x12\x0f\n\x07reverse\x18\x05 \x01(\x08\x12\r\n\x05limit\x18\x06 \x01(\x04\x12\x14\n\x0cpage_records\x18\x07 \x01(\r\x12\x1b\n\x0eonly_partition\x18\x08 \x01(\rH\x00\x88\x01\x01\x42\x11\n\x0f_only_partition\"\\\n\nKvScanPage\x12\x11\n\tpartition\x18\x01 \x01(\r\x12\x14\n\x0csnapshot_seq\x18\x02 \x01(\x04\x12%\n\x07records\x18\x03 \x03(\x0b\x32\x14.sextant.v1.KvRecord\"U\n\x08KvRecord\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\r\n\x05value\x18\x02 \x01(\x0c\x12\x0b\n\x03seq\x18\x03 \x01(\x04\x12\x12\n\nexpires_at\x18\x04 \x01(\x04\x12\x0c\n\x04kind\x18\x05 \x01(\r\"O\n\x14KvCreateTableRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12)\n\x07options\x18\x02 \x01(\x0b\x32\x18.sextant.v1.TableOptions\"1\n\x12KvCreateTableReply\x12\n\n\x02id\x18\x01 \x01(\r\x12\x0f\n\x07\x63reated\x18\x02 \x01(\x08\":\n\x12KvDropTableRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x02id\x18\x02 \x01(\rH\x00\x88\x01\x01\x42\x05\n\x03_id\"#\n\x10KvDropTableReply\x12\x0f\n\x07\x64ropped\x18\x01 \x01(\x08\"\xab\x01\n\x13KvAlterTableRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x1b\n\x0e\x66ilter_inserts\x18\x02 \x01(\x08H\x00\x88\x01\x01\x12\x18\n\x0b\x63ompression\x18\x03 \x01(\rH\x01\x88\x01\x01\x12\x1a\n\rfilter_prefix\x18\x04 \x01(\rH\x02\x88\x01\x01\x42\x11\n\x0f_filter_insertsB\x0e\n\x0c_compressionB\x10\n\x0e_filter_prefix\">\n\x11KvAlterTableReply\x12)\n\x07options\x18\x01 \x01(\x0b\x32\x18.sextant.v1.TableOptions\"\x15\n\x13KvListTablesRequest\"N\n\x07KvTable\x12\n\n\x02id\x18\x01 \x01(\r\x12\x0c\n\x04name\x18\x02 \x01(\t\x12)\n\x07options\x18\x03 \x01(\x0b\x32\x18.sextant.v1.TableOptions\"8\n\x11KvListTablesReply\x12#\n\x06tables\x18\x01 \x03(\x0b\x32\x13.sextant.v1.KvTable\"\x16\n\x14KvOpenSessionRequest\"%\n\x12KvOpenSessionReply\x12\x0f\n\x07session\x18\x01 \x01(\x06\")\n\x15KvOpenSnapshotRequest\x12\x10\n\x08lease_ms\x18\x01 \x01(\x04\"%\n\x11KvSnapshotRequest\x12\x10\n\x08snapshot\x18\x01 \x01(\x06\"S\n\nKvSnapshot\x12\x10\n\x08snapshot\x18\x01 \x01(\x06\x12\x33\n\npartitions\x18\x02 \x03(\x0b\x32\x1f.sextant.v1.KvSnapshotPartition\"C\n\x13KvSnapshotPartition\x12\x11\n\tpartition\x18\x01 \x01(\r\x12\x0b\n\x03seq\x18\x02 \x01(\x04\x12\x0c\n\x04tick\x18\x03 \x01(\x04\"\x16\n\x14KvCloseSnapshotReply\"R\n\x15KvScanSnapshotRequest\x12\x10\n\x08snapshot\x18\x01 \x01(\x06\x12\'\n\x04scan\x18\x02 \x01(\x0b\x32\x19.sextant.v1.KvScanRequest*4\n\x08ReadMode\x12\x0c\n\x08MODE_PDA\x10\x00\x12\x0c\n\x08MODE_BDA\x10\x01\x12\x0c\n\x08MODE_NDA\x10\x02\x32\xc5\t\n\x02Kv\x12\x37\n\x03Get\x12\x18.sextant.v1.KvGetRequest\x1a\x16.sextant.v1.KvGetReply\x12\x46\n\x08MultiGet\x12\x1d.sextant.v1.KvMultiGetRequest\x1a\x1b.sextant.v1.KvMultiGetReply\x12\x39\n\x03Put\x12\x18.sextant.v1.KvPutRequest\x1a\x18.sextant.v1.KvWriteReply\x12<\n\x06Insert\x12\x18.sextant.v1.KvPutRequest\x1a\x18.sextant.v1.KvWriteReply\x12?\n\x06\x44\x65lete\x12\x1b.sextant.v1.KvDeleteRequest\x1a\x18.sextant.v1.KvWriteReply\x12M\n\rCompareAndSet\x12\".sextant.v1.KvCompareAndSetRequest\x1a\x18.sextant.v1.KvWriteReply\x12=\n\x05\x42\x61tch\x12\x1a.sextant.v1.KvBatchRequest\x1a\x18.sextant.v1.KvWriteReply\x12;\n\x04Scan\x12\x19.sextant.v1.KvScanRequest\x1a\x16.sextant.v1.KvScanPage0\x01\x12O\n\x0b\x43reateTable\x12 .sextant.v1.KvCreateTableRequest\x1a\x1e.sextant.v1.KvCreateTableReply\x12L\n\nListTables\x12\x1f.sextant.v1.KvListTablesRequest\x1a\x1d.sextant.v1.KvListTablesReply\x12I\n\tDropTable\x12\x1e.sextant.v1.KvDropTableRequest\x1a\x1c.sextant.v1.KvDropTableReply\x12L\n\nAlterTable\x12\x1f.sextant.v1.KvAlterTableRequest\x1a\x1d.sextant.v1.KvAlterTableReply\x12O\n\x0bOpenSession\x12 .sextant.v1.KvOpenSessionRequest\x1a\x1e.sextant.v1.KvOpenSessionReply\x12I\n\x0cOpenSnapshot\x12!.sextant.v1.KvOpenSnapshotRequest\x1a\x16.sextant.v1.KvSnapshot\x12\x46\n\rRenewSnapshot\x12\x1d.sextant.v1.KvSnapshotRequest\x1a\x16.sextant.v1.KvSnapshot\x12P\n\rCloseSnapshot\x12\x1d.sextant.v1.KvSnapshotRequest\x1a .sextant.v1.KvCloseSnapshotReply\x12K\n\x0cScanSnapshot\x12!.sextant.v1.KvScanSnapshotRequest\x1a\x16.sextant.v1.KvScanPage0\x01\x32V\n\x0bWhereabouts\x12G\n\x05\x41\x64min\x12\x1f.sextant.v1.WhereIsAdminRequest\x1a\x1d.sextant.v1.WhereIsAdminReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17sextant/_proto/kv.proto\x12\nsextant.v1\x1a\x1asextant/_proto/types.proto\x1a\x19sextant/_proto/rows.proto\"\x15\n\x13WhereIsAdminRequest\"3\n\x11WhereIsAdminReply\x12\x0c\n\x04\x61\x64\x64r\x18\x01 \x01(\t\x12\x10\n\x08instance\x18\x02 \x01(\x04\"N\n\x0cKvGetRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\x0c\x12\"\n\x04mode\x18\x03 \x01(\x0e\x32\x14.sextant.v1.ReadMode\"Y\n\nKvGetReply\x12\r\n\x05\x66ound\x18\x01 \x01(\x08\x12\r\n\x05value\x18\x02 \x01(\x0c\x12\x0b\n\x03seq\x18\x03 \x01(\x04\x12\x12\n\nexpires_at\x18\x04 \x01(\x04\x12\x0c\n\x04kind\x18\x05 \x01(\r\"T\n\x11KvMultiGetRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0c\n\x04keys\x18\x02 \x03(\x0c\x12\"\n\x04mode\x18\x03 \x01(\x0e\x32\x14.sextant.v1.ReadMode\":\n\x0fKvMultiGetReply\x12\'\n\x07replies\x18\x01 \x03(\x0b\x32\x16.sextant.v1.KvGetReply\"A\n\tRequestId\x12\x0f\n\x07session\x18\x01 \x01(\x06\x12\x0e\n\x06number\x18\x02 \x01(\x04\x12\x13\n\x0b\x61\x63ked_below\x18\x03 \x01(\x04\"\x89\x01\n\x0cKvPutRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\x0c\x12\r\n\x05value\x18\x03 \x01(\x0c\x12&\n\x07request\x18\x04 \x01(\x0b\x32\x15.sextant.v1.RequestId\x12&\n\x08lifetime\x18\x05 \x01(\x0b\x32\x14.sextant.v1.Lifetime\"k\n\x0fKvDeleteRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\x0c\x12\x14\n\x0c\x63heck_exists\x18\x03 \x01(\x08\x12&\n\x07request\x18\x04 \x01(\x0b\x32\x15.sextant.v1.RequestId\"\xe1\x01\n\x16KvCompareAndSetRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\x0c\x12\x0f\n\x05value\x18\x03 \x01(\x0cH\x00\x12\r\n\x03seq\x18\x04 \x01(\x04H\x00\x12\x13\n\tnew_value\x18\x05 \x01(\x0cH\x01\x12\x10\n\x06\x64\x65lete\x18\x06 \x01(\x08H\x01\x12&\n\x07request\x18\x07 \x01(\x0b\x32\x15.sextant.v1.RequestId\x12&\n\x08lifetime\x18\x08 \x01(\x0b\x32\x14.sextant.v1.LifetimeB\n\n\x08\x65xpectedB\x08\n\x06\x65\x66\x66\x65\x63t\"\xce\x02\n\tKvBatchOp\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\x0c\x12#\n\x04kind\x18\x03 \x01(\x0e\x32\x15.sextant.v1.WriteKind\x12\r\n\x05value\x18\x04 \x01(\x0c\x12(\n\tcondition\x18\x05 \x01(\x0e\x32\x15.sextant.v1.Condition\x12\x16\n\x0e\x65xpected_value\x18\x06 \x01(\x0c\x12\x14\n\x0c\x65xpected_seq\x18\x07 \x01(\x04\x12\x17\n\x0fskip_on_failure\x18\x08 \x01(\x08\x12\x11\n\tincrement\x18\t \x01(\x12\x12\x0f\n\x07\x64\x65\x63imal\x18\n \x01(\t\x12\x0e\n\x06offset\x18\x0b \x01(\r\x12$\n\x07returns\x18\x0c \x01(\x0e\x32\x13.sextant.v1.Returns\x12&\n\x08lifetime\x18\r \x01(\x0b\x32\x14.sextant.v1.Lifetime\"\\\n\x0eKvBatchRequest\x12\"\n\x03ops\x18\x01 \x03(\x0b\x32\x15.sextant.v1.KvBatchOp\x12&\n\x07request\x18\x02 \x01(\x0b\x32\x15.sextant.v1.RequestId\"F\n\x0cKvWriteReply\x12\x0f\n\x07\x61pplied\x18\x01 \x01(\x08\x12%\n\x07results\x18\x02 \x03(\x0b\x32\x14.sextant.v1.OpResult\"\xb0\x01\n\rKvScanRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\r\n\x05start\x18\x02 \x01(\x0c\x12\x0b\n\x03\x65nd\x18\x03 \x01(\x0c\x12\x0e\n\x06prefix\x18\x04 \x01(\x0c\x12\x0f\n\x07reverse\x18\x05 \x01(\x08\x12\r\n\x05limit\x18\x06 \x01(\x04\x12\x14\n\x0cpage_records\x18\x07 \x01(\r\x12\x1b\n\x0eonly_partition\x18\x08 \x01(\rH\x00\x88\x01\x01\x42\x11\n\x0f_only_partition\"p\n\nKvScanPage\x12\x11\n\tpartition\x18\x01 \x01(\r\x12\x14\n\x0csnapshot_seq\x18\x02 \x01(\x04\x12%\n\x07records\x18\x03 \x03(\x0b\x32\x14.sextant.v1.KvRecord\x12\x12\n\ngoes_on_at\x18\x04 \x01(\x0c\"U\n\x08KvRecord\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\r\n\x05value\x18\x02 \x01(\x0c\x12\x0b\n\x03seq\x18\x03 \x01(\x04\x12\x12\n\nexpires_at\x18\x04 \x01(\x04\x12\x0c\n\x04kind\x18\x05 \x01(\r\"O\n\x14KvCreateTableRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12)\n\x07options\x18\x02 \x01(\x0b\x32\x18.sextant.v1.TableOptions\"1\n\x12KvCreateTableReply\x12\n\n\x02id\x18\x01 \x01(\r\x12\x0f\n\x07\x63reated\x18\x02 \x01(\x08\":\n\x12KvDropTableRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x02id\x18\x02 \x01(\rH\x00\x88\x01\x01\x42\x05\n\x03_id\"#\n\x10KvDropTableReply\x12\x0f\n\x07\x64ropped\x18\x01 \x01(\x08\"\xab\x01\n\x13KvAlterTableRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x1b\n\x0e\x66ilter_inserts\x18\x02 \x01(\x08H\x00\x88\x01\x01\x12\x18\n\x0b\x63ompression\x18\x03 \x01(\rH\x01\x88\x01\x01\x12\x1a\n\rfilter_prefix\x18\x04 \x01(\rH\x02\x88\x01\x01\x42\x11\n\x0f_filter_insertsB\x0e\n\x0c_compressionB\x10\n\x0e_filter_prefix\">\n\x11KvAlterTableReply\x12)\n\x07options\x18\x01 \x01(\x0b\x32\x18.sextant.v1.TableOptions\"\x15\n\x13KvListTablesRequest\"N\n\x07KvTable\x12\n\n\x02id\x18\x01 \x01(\r\x12\x0c\n\x04name\x18\x02 \x01(\t\x12)\n\x07options\x18\x03 \x01(\x0b\x32\x18.sextant.v1.TableOptions\"8\n\x11KvListTablesReply\x12#\n\x06tables\x18\x01 \x03(\x0b\x32\x13.sextant.v1.KvTable\"\x16\n\x14KvOpenSessionRequest\"%\n\x12KvOpenSessionReply\x12\x0f\n\x07session\x18\x01 \x01(\x06\")\n\x15KvOpenSnapshotRequest\x12\x10\n\x08lease_ms\x18\x01 \x01(\x04\"%\n\x11KvSnapshotRequest\x12\x10\n\x08snapshot\x18\x01 \x01(\x06\"S\n\nKvSnapshot\x12\x10\n\x08snapshot\x18\x01 \x01(\x06\x12\x33\n\npartitions\x18\x02 \x03(\x0b\x32\x1f.sextant.v1.KvSnapshotPartition\"C\n\x13KvSnapshotPartition\x12\x11\n\tpartition\x18\x01 \x01(\r\x12\x0b\n\x03seq\x18\x02 \x01(\x04\x12\x0c\n\x04tick\x18\x03 \x01(\x04\"\x16\n\x14KvCloseSnapshotReply\"R\n\x15KvScanSnapshotRequest\x12\x10\n\x08snapshot\x18\x01 \x01(\x06\x12\'\n\x04scan\x18\x02 \x01(\x0b\x32\x19.sextant.v1.KvScanRequest*4\n\x08ReadMode\x12\x0c\n\x08MODE_PDA\x10\x00\x12\x0c\n\x08MODE_BDA\x10\x01\x12\x0c\n\x08MODE_NDA\x10\x02\x32\xc5\t\n\x02Kv\x12\x37\n\x03Get\x12\x18.sextant.v1.KvGetRequest\x1a\x16.sextant.v1.KvGetReply\x12\x46\n\x08MultiGet\x12\x1d.sextant.v1.KvMultiGetRequest\x1a\x1b.sextant.v1.KvMultiGetReply\x12\x39\n\x03Put\x12\x18.sextant.v1.KvPutRequest\x1a\x18.sextant.v1.KvWriteReply\x12<\n\x06Insert\x12\x18.sextant.v1.KvPutRequest\x1a\x18.sextant.v1.KvWriteReply\x12?\n\x06\x44\x65lete\x12\x1b.sextant.v1.KvDeleteRequest\x1a\x18.sextant.v1.KvWriteReply\x12M\n\rCompareAndSet\x12\".sextant.v1.KvCompareAndSetRequest\x1a\x18.sextant.v1.KvWriteReply\x12=\n\x05\x42\x61tch\x12\x1a.sextant.v1.KvBatchRequest\x1a\x18.sextant.v1.KvWriteReply\x12;\n\x04Scan\x12\x19.sextant.v1.KvScanRequest\x1a\x16.sextant.v1.KvScanPage0\x01\x12O\n\x0b\x43reateTable\x12 .sextant.v1.KvCreateTableRequest\x1a\x1e.sextant.v1.KvCreateTableReply\x12L\n\nListTables\x12\x1f.sextant.v1.KvListTablesRequest\x1a\x1d.sextant.v1.KvListTablesReply\x12I\n\tDropTable\x12\x1e.sextant.v1.KvDropTableRequest\x1a\x1c.sextant.v1.KvDropTableReply\x12L\n\nAlterTable\x12\x1f.sextant.v1.KvAlterTableRequest\x1a\x1d.sextant.v1.KvAlterTableReply\x12O\n\x0bOpenSession\x12 .sextant.v1.KvOpenSessionRequest\x1a\x1e.sextant.v1.KvOpenSessionReply\x12I\n\x0cOpenSnapshot\x12!.sextant.v1.KvOpenSnapshotRequest\x1a\x16.sextant.v1.KvSnapshot\x12\x46\n\rRenewSnapshot\x12\x1d.sextant.v1.KvSnapshotRequest\x1a\x16.sextant.v1.KvSnapshot\x12P\n\rCloseSnapshot\x12\x1d.sextant.v1.KvSnapshotRequest\x1a .sextant.v1.KvCloseSnapshotReply\x12K\n\x0cScanSnapshot\x12!.sextant.v1.KvScanSnapshotRequest\x1a\x16.sextant.v1.KvScanPage0\x01\x32V\n\x0bWhereabouts\x12G\n\x05\x41\x64min\x12\x1f.sextant.v1.WhereIsAdminRequest\x1a\x1d.sextant.v1.WhereIsAdminReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'sextant._proto.kv_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_READMODE']._serialized_start=2929
-  _globals['_READMODE']._serialized_end=2981
+  _globals['_READMODE']._serialized_start=2949
+  _globals['_READMODE']._serialized_end=3001
   _globals['_WHEREISADMINREQUEST']._serialized_start=94
   _globals['_WHEREISADMINREQUEST']._serialized_end=115
   _globals['_WHEREISADMINREPLY']._serialized_start=117
@@ -64,45 +64,45 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_KVSCANREQUEST']._serialized_start=1535
   _globals['_KVSCANREQUEST']._serialized_end=1711
   _globals['_KVSCANPAGE']._serialized_start=1713
-  _globals['_KVSCANPAGE']._serialized_end=1805
-  _globals['_KVRECORD']._serialized_start=1807
-  _globals['_KVRECORD']._serialized_end=1892
-  _globals['_KVCREATETABLEREQUEST']._serialized_start=1894
-  _globals['_KVCREATETABLEREQUEST']._serialized_end=1973
-  _globals['_KVCREATETABLEREPLY']._serialized_start=1975
-  _globals['_KVCREATETABLEREPLY']._serialized_end=2024
-  _globals['_KVDROPTABLEREQUEST']._serialized_start=2026
-  _globals['_KVDROPTABLEREQUEST']._serialized_end=2084
-  _globals['_KVDROPTABLEREPLY']._serialized_start=2086
-  _globals['_KVDROPTABLEREPLY']._serialized_end=2121
-  _globals['_KVALTERTABLEREQUEST']._serialized_start=2124
-  _globals['_KVALTERTABLEREQUEST']._serialized_end=2295
-  _globals['_KVALTERTABLEREPLY']._serialized_start=2297
-  _globals['_KVALTERTABLEREPLY']._serialized_end=2359
-  _globals['_KVLISTTABLESREQUEST']._serialized_start=2361
-  _globals['_KVLISTTABLESREQUEST']._serialized_end=2382
-  _globals['_KVTABLE']._serialized_start=2384
-  _globals['_KVTABLE']._serialized_end=2462
-  _globals['_KVLISTTABLESREPLY']._serialized_start=2464
-  _globals['_KVLISTTABLESREPLY']._serialized_end=2520
-  _globals['_KVOPENSESSIONREQUEST']._serialized_start=2522
-  _globals['_KVOPENSESSIONREQUEST']._serialized_end=2544
-  _globals['_KVOPENSESSIONREPLY']._serialized_start=2546
-  _globals['_KVOPENSESSIONREPLY']._serialized_end=2583
-  _globals['_KVOPENSNAPSHOTREQUEST']._serialized_start=2585
-  _globals['_KVOPENSNAPSHOTREQUEST']._serialized_end=2626
-  _globals['_KVSNAPSHOTREQUEST']._serialized_start=2628
-  _globals['_KVSNAPSHOTREQUEST']._serialized_end=2665
-  _globals['_KVSNAPSHOT']._serialized_start=2667
-  _globals['_KVSNAPSHOT']._serialized_end=2750
-  _globals['_KVSNAPSHOTPARTITION']._serialized_start=2752
-  _globals['_KVSNAPSHOTPARTITION']._serialized_end=2819
-  _globals['_KVCLOSESNAPSHOTREPLY']._serialized_start=2821
-  _globals['_KVCLOSESNAPSHOTREPLY']._serialized_end=2843
-  _globals['_KVSCANSNAPSHOTREQUEST']._serialized_start=2845
-  _globals['_KVSCANSNAPSHOTREQUEST']._serialized_end=2927
-  _globals['_KV']._serialized_start=2984
-  _globals['_KV']._serialized_end=4205
-  _globals['_WHEREABOUTS']._serialized_start=4207
-  _globals['_WHEREABOUTS']._serialized_end=4293
+  _globals['_KVSCANPAGE']._serialized_end=1825
+  _globals['_KVRECORD']._serialized_start=1827
+  _globals['_KVRECORD']._serialized_end=1912
+  _globals['_KVCREATETABLEREQUEST']._serialized_start=1914
+  _globals['_KVCREATETABLEREQUEST']._serialized_end=1993
+  _globals['_KVCREATETABLEREPLY']._serialized_start=1995
+  _globals['_KVCREATETABLEREPLY']._serialized_end=2044
+  _globals['_KVDROPTABLEREQUEST']._serialized_start=2046
+  _globals['_KVDROPTABLEREQUEST']._serialized_end=2104
+  _globals['_KVDROPTABLEREPLY']._serialized_start=2106
+  _globals['_KVDROPTABLEREPLY']._serialized_end=2141
+  _globals['_KVALTERTABLEREQUEST']._serialized_start=2144
+  _globals['_KVALTERTABLEREQUEST']._serialized_end=2315
+  _globals['_KVALTERTABLEREPLY']._serialized_start=2317
+  _globals['_KVALTERTABLEREPLY']._serialized_end=2379
+  _globals['_KVLISTTABLESREQUEST']._serialized_start=2381
+  _globals['_KVLISTTABLESREQUEST']._serialized_end=2402
+  _globals['_KVTABLE']._serialized_start=2404
+  _globals['_KVTABLE']._serialized_end=2482
+  _globals['_KVLISTTABLESREPLY']._serialized_start=2484
+  _globals['_KVLISTTABLESREPLY']._serialized_end=2540
+  _globals['_KVOPENSESSIONREQUEST']._serialized_start=2542
+  _globals['_KVOPENSESSIONREQUEST']._serialized_end=2564
+  _globals['_KVOPENSESSIONREPLY']._serialized_start=2566
+  _globals['_KVOPENSESSIONREPLY']._serialized_end=2603
+  _globals['_KVOPENSNAPSHOTREQUEST']._serialized_start=2605
+  _globals['_KVOPENSNAPSHOTREQUEST']._serialized_end=2646
+  _globals['_KVSNAPSHOTREQUEST']._serialized_start=2648
+  _globals['_KVSNAPSHOTREQUEST']._serialized_end=2685
+  _globals['_KVSNAPSHOT']._serialized_start=2687
+  _globals['_KVSNAPSHOT']._serialized_end=2770
+  _globals['_KVSNAPSHOTPARTITION']._serialized_start=2772
+  _globals['_KVSNAPSHOTPARTITION']._serialized_end=2839
+  _globals['_KVCLOSESNAPSHOTREPLY']._serialized_start=2841
+  _globals['_KVCLOSESNAPSHOTREPLY']._serialized_end=2863
+  _globals['_KVSCANSNAPSHOTREQUEST']._serialized_start=2865
+  _globals['_KVSCANSNAPSHOTREQUEST']._serialized_end=2947
+  _globals['_KV']._serialized_start=3004
+  _globals['_KV']._serialized_end=4225
+  _globals['_WHEREABOUTS']._serialized_start=4227
+  _globals['_WHEREABOUTS']._serialized_end=4313
 # @@protoc_insertion_point(module_scope)

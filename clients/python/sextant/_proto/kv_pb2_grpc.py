@@ -168,7 +168,8 @@ class KvServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Scan(self, request, context):
-        """Pages of a scan, in key order. A page of one partition is a snapshot of it at one published seq; see KvScanPage.
+        """Pages of a scan, in key order. A page of one partition is a snapshot of it at one published seq; see KvScanPage. While nothing is
+        found for long, as in a run of deleted records, pages without records say that the scan gets on.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -202,7 +203,9 @@ class KvServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def OpenSession(self, request, context):
-        """Registers a session in every partition; with it a retried write takes effect once.
+        """Registers a session; with it a retried write takes effect once. Answered when it is open in the partitions that can be reached
+        within 750 ms, or else in the first one; in the others it is opened in the background. A write there waits for that at this
+        p-node; others say that they do not know the session.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

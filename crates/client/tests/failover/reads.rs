@@ -70,3 +70,39 @@ async fn a_scan_goes_on_where_it_broke_off() {
     let prefix: Vec<_> = client.scan("", ScanOptions::prefix("k1")).collect_records().await.unwrap();
     assert_eq!(prefix.len(), 10);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_scan_that_finds_nothing_within_the_deadline_goes_on_where_it_has_come_to() {
+    let Cluster { client, first, .. } = cluster(ClientOptions::default()).await;
+    let keys: Vec<Bytes> = (0..20).map(|i| Bytes::from(format!("k{i:02}"))).collect();
+    for key in &keys {
+        client.put("", key.clone(), key.clone()).await.unwrap();
+    }
+    // (What is passed over is there: so it is seen where the scan goes on. The third one has not come as far as the one before it.)
+    for (reverse, limit, passed_over) in [
+        (false, 0, ["k05", "k12", "k08"]),
+        (false, 4, ["k05", "k12", "k08"]),
+        (true, 0, ["k15", "k08", "k12"]),
+        (true, 4, ["k15", "k08", "k12"]),
+    ] {
+        let mut expected: Vec<Bytes> = match reverse {
+            false => keys[12..].to_vec(),
+            true => keys[..8].iter().rev().cloned().collect(),
+        };
+        if limit > 0 {
+            expected.truncate(limit as usize);
+        }
+        first.fail_next(passed_over.map(Fault::PassOver));
+        let options = ScanOptions { reverse, limit, page_records: 3, ..ScanOptions::default() };
+        let (mut found, mut came_to) = (Vec::new(), Vec::new());
+        let mut pages = client.scan("", options);
+        while let Some(page) = pages.next_page().await {
+            let page = page.unwrap();
+            assert_eq!(page.goes_on_at.is_some(), page.records.is_empty());
+            came_to.extend(page.goes_on_at);
+            found.extend(page.records.into_iter().map(|record| record.key));
+        }
+        assert_eq!(found, expected, "reverse {reverse}, limit {limit}");
+        assert_eq!(came_to, passed_over);
+    }
+}

@@ -28,6 +28,8 @@ pub enum Fault {
     Hang,
     /// Ends a scan with an error after this many pages.
     BreakScan(usize),
+    /// Says that a scan has come so far and found nothing, and then nothing more, for ever.
+    PassOver(&'static str),
 }
 
 /// The cluster behind all servers.
@@ -263,6 +265,12 @@ impl Kv for FakeServer {
         let break_after = match self.fault() {
             Some(Fault::BreakScan(pages)) => Some(pages),
             Some(Fault::Refuse(kind)) => return Err(status_of(Error::new(kind, "refused"))),
+            Some(Fault::PassOver(to)) => {
+                let page =
+                    v1::KvScanPage { partition: u32::MAX, goes_on_at: to.into(), ..Default::default() };
+                let pages = futures::stream::iter([Ok(page)]).chain(futures::stream::pending());
+                return Ok(Response::new(pages.boxed()));
+            }
             _ => None,
         };
         let end = if r.end.is_empty() { Bound::Unbounded } else { Bound::Excluded(r.end.clone()) };
@@ -292,6 +300,7 @@ impl Kv for FakeServer {
             partition: u32::MAX,
             snapshot_seq: 0,
             records: records.to_vec(),
+            goes_on_at: Bytes::new(),
         };
         let mut pages: Vec<Result<_, Status>> =
             records.chunks(r.page_records.max(1) as usize).map(|chunk| Ok(page(chunk))).collect();

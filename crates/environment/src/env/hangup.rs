@@ -1,7 +1,7 @@
 //! A connection that can be ended by those who serve its calls.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::task::Context;
 
 use futures::task::AtomicWaker;
@@ -16,6 +16,8 @@ struct State {
     has_called: AtomicBool,
     /// Of laden answers that the connection has and has not sent.
     unsent_bytes: AtomicUsize,
+    /// That its socket has taken, of whatever.
+    sent_bytes: AtomicU64,
     served: AtomicWaker,
 }
 
@@ -48,6 +50,16 @@ impl Hangup {
 
     pub(crate) fn has_sent(&self, bytes: usize) {
         self.0.unsent_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Of whatever, since the connection is there.
+    pub fn sent_bytes(&self) -> u64 {
+        self.0.sent_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Its socket has taken so many bytes more.
+    pub fn wrote(&self, bytes: usize) {
+        self.0.sent_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
     pub fn is_over(&self) -> bool {

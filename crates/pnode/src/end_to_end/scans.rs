@@ -1,13 +1,17 @@
 //! Scans over partitions, memtables and SSTables.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use bytes::Bytes;
+use futures::StreamExt;
 use sextant_common::ids::PartitionId;
 use sextant_common::key_range::KeyRange;
 use sextant_common::manifest::{SstMeta, TableOptions};
 use sextant_common::operation::ReadMode;
+use sextant_resp::{Position, Store, Walk};
 
+use crate::frontend::RespStore;
 use crate::testing::{Cluster, until};
 use crate::{MANY_PARTITIONS, PNode, ReadOptions, ScanPage, ScanRange};
 
@@ -410,4 +414,163 @@ async fn a_large_record_far_ahead_does_not_make_pages_of_single_records() {
         assert!(asked(&cluster) - before < 30, "{} pages", asked(&cluster) - before);
         expected.reverse();
     }
+}
+
+/// Longer than any test: what is told is told because of the pages that were passed over, which a test can count.
+const LONG: Duration = Duration::from_secs(3600);
+
+fn keys(pages: &[ScanPage]) -> Vec<Bytes> {
+    pages.iter().flat_map(|page| &page.records).map(|(key, _)| key.clone()).collect()
+}
+
+/// Most records of a server's page.
+fn cut_pages(cluster: &Cluster, records: Option<usize>) {
+    cluster.leader().state.lock().page_records = records;
+    cluster.ssts.iter().for_each(|sst| sst.state.lock().page_records = records);
+}
+
+/// The pages of a scan (of a snapshot) that wants to hear of it, from servers that give one record a page. From each place at which it
+/// says that it goes on another scan finds just what comes behind that.
+async fn told(cluster: &Cluster, pnode: &PNode, range: ScanRange, snapshot: Option<u64>) -> Vec<ScanPage> {
+    let scan = async |range: ScanRange| match snapshot {
+        None => pages(pnode, range).await,
+        Some(id) => pnode.scan_snapshot("", range, id).map(Result::unwrap).collect().await,
+    };
+    cut_pages(cluster, Some(1));
+    let told = scan(ScanRange { silence_max: Some(LONG), ..range.clone() }).await;
+    cut_pages(cluster, None);
+    for (at, page) in told.iter().enumerate() {
+        let behind = keys(&told[at + 1..]);
+        let Some(bound) = page.goes_on_at.clone() else {
+            assert!(behind.is_empty(), "only the last page may say nothing");
+            continue;
+        };
+        let rest = match range.reverse {
+            false => ScanRange { start: bound, ..range.clone() },
+            true => ScanRange { end: bound, ..range.clone() },
+        };
+        assert_eq!(keys(&scan(rest).await), behind);
+    }
+    let places: Vec<_> = told.iter().filter_map(|page| page.goes_on_at.as_ref()).collect();
+    assert!(places.is_sorted_by(|a, b| if range.reverse { a > b } else { a < b }), "{places:?}");
+    told
+}
+
+#[tokio::test]
+async fn a_scan_over_many_deleted_records_says_how_far_it_is_and_may_go_on_there() {
+    for partitions in [1, 3] {
+        let cluster = Cluster::start(partitions).await;
+        let mut expected = Vec::new();
+        for partition in 0..partitions {
+            cluster.leader().with(partition, |p| {
+                for i in 0..150 {
+                    p.put(&format!("a{i:03}{partition}"), None, true);
+                    p.put(&format!("c{i:03}{partition}"), None, true);
+                }
+                for i in 0..5 {
+                    p.put(&format!("b{i}{partition}"), Some("v"), true);
+                    expected.push(Bytes::from(format!("b{i}{partition}")));
+                }
+            });
+        }
+        expected.sort();
+        let pnode = cluster.pnode().await;
+        let all = ScanRange { start: "a".into(), end: "d".into(), ..ScanRange::default() };
+        for (reverse, page_records) in [(false, 0), (true, 0), (false, 2), (true, 2)] {
+            let range = ScanRange { reverse, page_records, ..all.clone() };
+            let found = told(&cluster, &pnode, range, None).await;
+            assert_eq!(keys(&found), expected);
+            let before = found.iter().take_while(|page| page.records.is_empty()).count();
+            let behind = found.iter().rev().take_while(|page| page.records.is_empty()).count();
+            assert!(before >= 2 && behind >= 1, "{before} and {behind} of {} pages", found.len());
+            expected.reverse();
+        }
+        // Whoever wants records only gets no other pages.
+        cut_pages(&cluster, Some(1));
+        assert!(pages(&pnode, all.clone()).await.iter().all(|page| !page.records.is_empty()));
+        let limited = ScanRange { limit: 3, silence_max: Some(LONG), ..all };
+        let found = pages(&pnode, limited).await;
+        assert_eq!(keys(&found), expected[..3]);
+        assert_eq!(found.last().unwrap().goes_on_at, None, "nothing more is wanted");
+    }
+}
+
+#[tokio::test]
+async fn a_partition_that_finds_nothing_does_not_hold_back_what_comes_before_it() {
+    for reverse in [false, true] {
+        let cluster = Cluster::start(2).await;
+        let [first, last] = if reverse { ["z", "a"] } else { ["a", "z"] };
+        cluster.leader().with(0, |p| {
+            p.put(first, Some("v"), true);
+            p.put("m", Some("v"), true);
+        });
+        cluster.leader().with(1, |p| {
+            for i in 0..300 {
+                p.put(&format!("k{i:03}"), None, true);
+                p.put(&format!("n{i:03}"), None, true);
+            }
+            p.put(last, Some("v"), true);
+        });
+        let pnode = cluster.pnode().await;
+        let found = told(&cluster, &pnode, ScanRange { reverse, ..ScanRange::default() }, None).await;
+        assert_eq!(keys(&found), [first, "m", last]);
+        let with = |key: &str| found.iter().position(|page| page.records.iter().any(|(k, _)| k == key));
+        let (first, middle, last) = (with(first).unwrap(), with("m").unwrap(), with(last).unwrap());
+        assert!(first == 0 && first + 2 < middle && middle + 2 < last, "{first}, {middle}, {last}");
+    }
+}
+
+#[tokio::test]
+async fn a_scan_of_a_snapshot_says_how_far_it_is_too() {
+    for partitions in [1, 2] {
+        let mut cluster = Cluster::start(partitions).await;
+        for partition in 0..partitions {
+            let names: Vec<String> = (0..150).map(|i| format!("a{i:03}{partition}")).collect();
+            let live = format!("b{partition}");
+            let deleted = names.iter().map(|key| (key.as_str(), None, 2));
+            cluster.add_sst(partition, &deleted.chain([(live.as_str(), Some("v"), 2)]).collect::<Vec<_>>());
+        }
+        let pnode = cluster.pnode().await;
+        let snapshot = pnode.snapshots().open(0, false, None).await.unwrap().id;
+        // What is written since is not of it.
+        cluster.leader().with(0, |p| p.put("a", Some("v"), true));
+        for reverse in [false, true] {
+            let range = ScanRange { reverse, start: "a".into(), ..ScanRange::default() };
+            let found = told(&cluster, &pnode, range, Some(snapshot)).await;
+            let mut expected: Vec<_> = (0..partitions).map(|partition| format!("b{partition}")).collect();
+            if reverse {
+                expected.reverse();
+            }
+            assert_eq!(keys(&found), expected);
+            assert!(found.iter().filter(|page| page.records.is_empty()).count() >= 1);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_step_over_the_keys_of_a_database_ends_behind_deleted_ones_too() {
+    let cluster = Cluster::start(2).await;
+    for partition in 0..2 {
+        cluster.leader().with(partition, |p| {
+            for i in 0..150 {
+                p.put(&format!("a{i:03}{partition}"), None, true);
+            }
+            p.put(&format!("b{partition}"), Some("v"), true);
+        });
+    }
+    let pnode = cluster.pnode().await;
+    cut_pages(&cluster, Some(1));
+    let store = RespStore::new(pnode, 16);
+    let (mut at, mut found, mut without) = (Some(Position::default()), Vec::new(), 0);
+    while let Some(position) = at {
+        let step = Walk { start: Bytes::new(), end: Bytes::new(), position: position.clone(), limit: 10 };
+        let (keys, next) = store.walk(step).await.unwrap();
+        let is_behind = |next: &Position| (next.part, &next.from) > (position.part, &position.from);
+        assert!(next.as_ref().is_none_or(is_behind), "{next:?}");
+        without += usize::from(keys.is_empty());
+        found.extend(keys.into_iter().map(|(key, _)| key));
+        at = next;
+    }
+    assert_eq!(found, ["b0", "b1"]);
+    assert!(without >= 2, "{without} steps found nothing");
 }

@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use sextant_common::ErrorKind;
 use sextant_common::ids::NodeId;
+use sextant_common::key::prefix_end;
 use sextant_common::limits::KEY_BYTES_MAX;
 use sextant_environment::env::{Whom, error_of, grpc_channel};
 use sextant_proto::v1::admin_client::AdminClient;
@@ -114,6 +115,35 @@ async fn grpc_serves_every_operation() {
         assert!(reply.results[0].existed, "the retry is told the same");
     }
     assert!(!kv.get(get).await.unwrap().into_inner().found);
+    server.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_scan_of_deleted_records_is_taken_up_again_where_it_has_come_to() {
+    let cluster = Cluster::start(2).await;
+    let (server, mut kv, _) = server(&cluster).await;
+    cluster.leader().with(cluster.partition_of("{t}z"), |p| {
+        for i in 0..200 {
+            p.put(&format!("{{t}}{i:03}"), None, true);
+        }
+        p.put("{t}z", Some("v"), true);
+    });
+    cluster.leader().state.lock().page_records = Some(1);
+    let mut scan = v1::KvScanRequest { prefix: "{t}".into(), ..Default::default() };
+    let mut places = Vec::new();
+    // Each call is given up after its first page, as at a deadline.
+    let found = loop {
+        let page = kv.scan(scan).await.unwrap().into_inner().message().await.unwrap().unwrap();
+        if !page.records.is_empty() {
+            break page;
+        }
+        places.push(page.goes_on_at.clone());
+        let (start, end) = (page.goes_on_at, prefix_end(b"{t}"));
+        scan = v1::KvScanRequest { start, end, ..Default::default() };
+    };
+    assert_eq!((found.records.len(), &found.records[0].key[..]), (1, &b"{t}z"[..]));
+    assert!(found.goes_on_at.is_empty(), "nothing is behind it");
+    assert!(places.len() >= 3 && places.is_sorted_by(|a, b| a < b), "{places:?}");
     server.shutdown().await;
 }
 

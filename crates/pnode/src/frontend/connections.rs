@@ -85,8 +85,24 @@ impl Counted {
         if self.first_call_due.is_some() && self.hangup.has_called() {
             self.first_call_due = None;
         }
-        let is_due = self.first_call_due.as_mut().is_some_and(|due| due.as_mut().poll(cx).is_ready());
-        is_due || self.hangup.poll_over(cx)
+        if self.first_call_due.as_mut().is_some_and(|due| due.as_mut().poll(cx).is_ready()) {
+            // For good, also if a call comes now.
+            self.first_call_due = None;
+            self.hangup.hang_up();
+        }
+        self.hangup.poll_over(cx)
+    }
+
+    /// Looked at wherever the connection waits: while its client takes nothing, it is written to and not read.
+    fn check(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        if self.is_over(cx) { Err(io::ErrorKind::ConnectionAborted.into()) } else { Ok(()) }
+    }
+
+    fn wrote(&self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        if let Poll::Ready(Ok(bytes)) = &written {
+            self.hangup.wrote(*bytes);
+        }
+        written
     }
 }
 
@@ -104,19 +120,16 @@ impl AsyncRead for Counted {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if self.is_over(cx) {
-            return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
-        }
+        self.check(cx)?;
         Pin::new(&mut self.connection).poll_read(cx, buf)
     }
 }
 
 impl AsyncWrite for Counted {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        if self.hangup.is_over() {
-            return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
-        }
-        Pin::new(&mut self.connection).poll_write(cx, buf)
+        self.check(cx)?;
+        let written = Pin::new(&mut self.connection).poll_write(cx, buf);
+        self.wrote(written)
     }
 
     fn poll_write_vectored(
@@ -124,10 +137,9 @@ impl AsyncWrite for Counted {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        if self.hangup.is_over() {
-            return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
-        }
-        Pin::new(&mut self.connection).poll_write_vectored(cx, bufs)
+        self.check(cx)?;
+        let written = Pin::new(&mut self.connection).poll_write_vectored(cx, bufs);
+        self.wrote(written)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -135,13 +147,12 @@ impl AsyncWrite for Counted {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.hangup.is_over() {
-            return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
-        }
+        self.check(cx)?;
         Pin::new(&mut self.connection).poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.check(cx)?;
         Pin::new(&mut self.connection).poll_shutdown(cx)
     }
 }
@@ -174,5 +185,40 @@ mod tests {
                 drop(taken);
             }
         }
+    }
+
+    /// A connection whose client takes one byte, and the client's end.
+    async fn stuck() -> (Counted, tokio::io::DuplexStream) {
+        let place = Arc::new(Semaphore::new(1)).acquire_owned().await.unwrap();
+        let (near, far) = tokio::io::duplex(1);
+        let mut counted = Counted::new(Connection::new(near, None), place);
+        counted.write_all(b"x").await.unwrap();
+        (counted, far)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_makes_no_call_in_time_loses_its_place_also_while_it_takes_nothing() {
+        let (mut counted, _far) = stuck().await;
+        let aborted = |e: io::Error| e.kind() == io::ErrorKind::ConnectionAborted;
+        assert!(counted.write_all(b"y").await.is_err_and(aborted));
+        // For good.
+        counted.hangup.called();
+        assert!(counted.hangup.is_over() && counted.hangup.sent_bytes() == 1);
+        assert!(counted.flush().await.is_err_and(aborted));
+        assert!(counted.shutdown().await.is_err_and(aborted));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_that_is_ended_ends_also_while_it_is_written_to() {
+        let (mut counted, _far) = stuck().await;
+        let hangup = counted.hangup.clone();
+        hangup.called();
+        let mut writes = Box::pin(counted.write_all(b"y"));
+        assert!(tokio::time::timeout(2 * FIRST_CALL_MAX, &mut writes).await.is_err(), "it may take its time");
+        tokio::spawn(async move {
+            tokio::time::sleep(FIRST_CALL_MAX).await;
+            hangup.hang_up();
+        });
+        assert_eq!(writes.await.unwrap_err().kind(), io::ErrorKind::ConnectionAborted);
     }
 }

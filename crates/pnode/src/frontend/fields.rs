@@ -95,6 +95,11 @@ impl Fields {
         self.begun
     }
 
+    /// How much of it has come.
+    pub fn come(&self) -> usize {
+        (self.announced - self.left) as usize
+    }
+
     /// Whether all of it has come.
     pub fn is_whole(&self) -> bool {
         self.left == 0

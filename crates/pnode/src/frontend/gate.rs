@@ -27,12 +27,22 @@ pub(crate) struct Gate {
     pub allowances: Arc<Allowances>,
 }
 
+/// How a caller has said who it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum By {
+    /// Another user of that name is not meant.
+    Password,
+    /// Whoever has the name is meant.
+    Certificate,
+    /// It has said nothing.
+    Nothing,
+}
+
 /// Who makes a call that is not read yet.
 #[derive(Clone)]
 pub(super) struct Known {
     principal: Arc<Principal>,
-    /// By a password: another user of that name is not meant.
-    by_password: bool,
+    by: By,
     /// Of the desk, when it was asked.
     generation: u64,
 }
@@ -54,7 +64,7 @@ impl Entered {
 pub(crate) struct Who {
     /// None: there is no access control.
     principal: Option<Arc<Principal>>,
-    by_password: bool,
+    by: By,
     /// None: it has no limits.
     limits: Option<Arc<Entered>>,
     /// Whom an operator's certificate names, where nobody has to be a user.
@@ -71,7 +81,7 @@ impl Gate {
     /// By user and password (`authorization: Basic`, RFC 7617), or else by certificate.
     pub async fn who<T>(&self, request: &Request<T>) -> Result<Who> {
         let generation = self.desk.as_ref().map_or(0, |desk| desk.generation());
-        let principal = self.principal(request).await?;
+        let (principal, by) = self.principal(request).await?;
         let limits = match request.extensions().get::<Arc<Entered>>() {
             Some(entered) => Some(entered.clone()),
             // (Whoever was let in by its head and has none has no limits.)
@@ -79,8 +89,7 @@ impl Gate {
             None => self.entered(principal.as_deref())?,
         };
         let hangup = request.extensions().get::<Caller>().and_then(|caller| caller.hangup.clone());
-        let (desk, by_password) = (self.desk.clone(), says_a_password(request));
-        Ok(Who { principal, by_password, limits, certified: None, desk, generation, hangup })
+        Ok(Who { principal, by, limits, certified: None, desk: self.desk.clone(), generation, hangup })
     }
 
     /// Counts a call that is not read yet. None: its user has no limits.
@@ -106,11 +115,10 @@ impl Gate {
     /// The same for administration, which no limit keeps away: it may be what ends a crowd.
     pub async fn operator<T>(&self, request: &Request<T>) -> Result<Who> {
         let generation = self.desk.as_ref().map_or(0, |desk| desk.generation());
-        let principal = self.principal(request).await?;
+        let (principal, by) = self.principal(request).await?;
         let shown = request.extensions().get::<Caller>().and_then(|caller| caller.identity.as_deref());
         let certified = shown.filter(|_| principal.is_none()).map(ToString::to_string);
-        let (desk, by_password) = (self.desk.clone(), says_a_password(request));
-        Ok(Who { principal, by_password, limits: None, certified, desk, generation, hangup: None })
+        Ok(Who { principal, by, limits: None, certified, desk: self.desk.clone(), generation, hangup: None })
     }
 
     /// Who makes a call, by its head. None: that is not asked.
@@ -118,51 +126,52 @@ impl Gate {
         let Some(desk) = &self.desk else { return Ok(None) };
         let generation = desk.generation();
         let said = headers.get(AUTHORIZATION).map(HeaderValue::as_bytes);
-        let principal = ask(desk, said, extensions.get::<Caller>()).await?;
-        Ok(Some(Known { principal, by_password: said.is_some(), generation }))
+        let (principal, by) = ask(desk, said, extensions.get::<Caller>()).await?;
+        Ok(Some(Known { principal, by, generation }))
     }
 
-    async fn principal<T>(&self, request: &Request<T>) -> Result<Option<Arc<Principal>>> {
-        let Some(desk) = &self.desk else { return Ok(None) };
-        let principal = match request.extensions().get::<Known>() {
-            Some(known) if known.generation == desk.generation() => known.principal.clone(),
+    async fn principal<T>(&self, request: &Request<T>) -> Result<(Option<Arc<Principal>>, By)> {
+        let Some(desk) = &self.desk else { return Ok((None, By::Nothing)) };
+        let (principal, by) = match request.extensions().get::<Known>() {
+            Some(known) if known.generation == desk.generation() => (known.principal.clone(), known.by),
             // Rights have changed while the rest of the call came.
-            Some(known) => still_there(desk, &known.principal, known.by_password)?,
+            Some(known) => (still_there(desk, &known.principal, known.by)?, known.by),
             None => {
                 let said = request.metadata().get(AUTHORIZATION.as_str()).map(MetadataValue::as_bytes);
                 ask(desk, said, request.extensions().get::<Caller>()).await?
             }
         };
-        Ok(Some(principal))
+        Ok((Some(principal), by))
     }
-}
-
-fn says_a_password<T>(request: &Request<T>) -> bool {
-    request.metadata().contains_key(AUTHORIZATION.as_str())
 }
 
 /// `said`: the header `authorization`.
-async fn ask(desk: &Desk, said: Option<&[u8]>, caller: Option<&Caller>) -> Result<Arc<Principal>> {
+async fn ask(desk: &Desk, said: Option<&[u8]>, caller: Option<&Caller>) -> Result<(Arc<Principal>, By)> {
     if let Some((name, password)) = credentials(said)? {
         let from = caller.and_then(|caller| caller.addr);
-        return desk.authenticate(&name, &password, from).await;
+        return Ok((desk.authenticate(&name, &password, from).await?, By::Password));
     }
     let shown = caller.and_then(|caller| caller.identity.as_deref());
-    let named = match shown.map(|shown| &shown.holder) {
-        Some(Holder::User(name)) => desk.find(name),
+    let (named, by) = match shown.map(|shown| &shown.holder) {
+        Some(Holder::User(name)) => (desk.find(name), By::Certificate),
         // Servers are no users.
-        _ => desk.anonymous(),
+        _ => (desk.anonymous(), By::Nothing),
     };
-    named.ok_or_else(|| {
+    let named = named.ok_or_else(|| {
         desk.refused("nobody", "a call");
         let why = "say who you are: a user's certificate, or name and password";
         Error::new(ErrorKind::Unauthenticated, why)
-    })
+    })?;
+    Ok((named, by))
 }
 
-/// As it is now. Whoever has shown a certificate is whoever has the name.
-fn still_there(desk: &Desk, who: &Principal, by_password: bool) -> Result<Arc<Principal>> {
-    let now = desk.find(&who.name).filter(|now| !by_password || now.since == who.since);
+/// As it is now.
+fn still_there(desk: &Desk, who: &Principal, by: By) -> Result<Arc<Principal>> {
+    let now = match by {
+        By::Password => desk.find(&who.name).filter(|now| now.since == who.since),
+        By::Certificate => desk.find(&who.name),
+        By::Nothing => desk.anonymous(),
+    };
     now.ok_or_else(|| Error::new(ErrorKind::Denied, "the user is not there any more"))
 }
 
@@ -173,7 +182,7 @@ impl Who {
         if desk.generation() == self.generation {
             return Ok(());
         }
-        still_there(desk, principal, self.by_password)?.may(class)
+        still_there(desk, principal, self.by)?.may(class)
     }
 
     /// Whether who was let in to read a range still may. Asks nothing while rights stay as they were.
@@ -182,7 +191,7 @@ impl Who {
         if desk.generation() == self.generation {
             return Ok(());
         }
-        still_there(desk, principal, self.by_password)?.may_scan(table, start, end)
+        still_there(desk, principal, self.by)?.may_scan(table, start, end)
     }
 
     /// What a request carries, until it is answered.
@@ -267,7 +276,79 @@ fn credentials(header: Option<&[u8]>) -> Result<Option<(String, Vec<u8>)>> {
 
 #[cfg(test)]
 mod tests {
+    use futures::future::BoxFuture;
+    use parking_lot::Mutex;
+    use prometheus_client::registry::Registry;
+    use sextant_access::{Keeper, LimitsConfig, Outcomes, Stored};
+    use sextant_environment::Env;
+    use sextant_environment::env::Identity;
+
     use super::*;
+
+    /// The list of users.
+    #[derive(Default)]
+    struct Memory(Mutex<Option<Stored>>);
+
+    impl Keeper for Memory {
+        fn load(&self) -> BoxFuture<'_, Result<Option<Stored>>> {
+            Box::pin(std::future::ready(Ok(self.0.lock().clone())))
+        }
+
+        fn store(&self, text: String, expected: u64) -> BoxFuture<'_, Result<bool>> {
+            *self.0.lock() = Some(Stored { text, version: expected + 1 });
+            Box::pin(std::future::ready(Ok(true)))
+        }
+    }
+
+    fn gate() -> (Gate, Arc<Desk>) {
+        let (env, mut registry) = (Env::real(), Registry::default());
+        let access = serde_json::from_value(serde_json::json!({ "superusers": { "root": "" } })).unwrap();
+        let outcomes = Outcomes::register(&mut registry);
+        let desk = Desk::new(env.clone(), &access, Arc::new(Memory::default()), outcomes).unwrap();
+        let allowances = Allowances::new(env.clock.clone(), LimitsConfig::default(), &mut registry);
+        (Gate { desk: Some(desk.clone()), allowances }, desk)
+    }
+
+    #[tokio::test]
+    async fn a_call_under_way_goes_on_as_long_as_its_caller_would_be_let_in_as_the_same() {
+        let (gate, desk) = gate();
+        let set = async |name: &str, words: &str| {
+            let words = words.split_whitespace().map(str::to_owned).collect();
+            desk.set("root", name, words).await.unwrap();
+        };
+        set("default", "on nopass ~* +@read").await;
+        let silent = Request::new(());
+        let mut certified = Request::new(());
+        let identity = Some(Arc::new(Identity::user("test", "default")));
+        certified.extensions_mut().insert(Caller { identity, ..Caller::default() });
+        let mut named = Request::new(());
+        let said = format!("Basic {}", BASE64_STANDARD.encode("default:whatever"));
+        named.metadata_mut().insert("authorization", said.parse().unwrap());
+        let mut callers = Vec::new();
+        for request in [silent, certified, named] {
+            callers.push(gate.who(&request).await.unwrap());
+        }
+        let may = || {
+            let may =
+                |who: &Who| who.may_still_scan("", b"", b"").is_ok() && who.may_still(Class::Read).is_ok();
+            callers.iter().map(may).collect::<Vec<_>>()
+        };
+        assert_eq!(may(), [true; 3]);
+        for (name, words) in [("other", "on"), ("default", "+@write")] {
+            set(name, words).await;
+            assert_eq!(may(), [true; 3], "{name} {words}");
+        }
+        set("default", "-@read").await;
+        assert_eq!(may(), [false; 3]);
+        set("default", "+@read").await;
+        assert_eq!(may(), [true; 3]);
+        set("default", ">secret").await;
+        assert_eq!(may(), [false, true, false], "nobody would be let in without a word");
+        set("default", "nopass").await;
+        assert_eq!(may(), [true, true, false]);
+        set("default", "off").await;
+        assert_eq!(may(), [false; 3]);
+    }
 
     #[test]
     fn credentials_are_basic_ones() {

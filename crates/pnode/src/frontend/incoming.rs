@@ -36,11 +36,16 @@ use tower::Service;
 use super::fields::{self, Fields};
 use super::gate::{Entered, Gate};
 
-/// How long a client may take to send a message: this, and a second for so many bytes. (As over RESP.)
+/// How long it may take until the first message of a call begins: it may wait for other calls of its connection.
+const BEGINS_WITHIN: Duration = Duration::from_secs(60);
+/// How long a client may take to send a message that has begun: this, and a second for so many bytes. (As over RESP.)
 const UPLOAD_GRACE: Duration = Duration::from_secs(10);
 const UPLOAD_BYTES_PER_S: usize = 256 * 1024;
 /// Of short messages that do not come all at once.
 const PARTS_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// They take it as they come, so much at a time: a frame. (Whoever decodes them reserves all that is announced; the rest of that is not
+/// touched.)
+const PART_BYTES: usize = 16 * 1024;
 /// Of those of who need not say who they are.
 const STRANGERS_BYTES_MAX: usize = 4 * 1024 * 1024;
 
@@ -51,7 +56,7 @@ pub(crate) struct Rooms {
     pub large: Room,
     /// Of those that are read while they wait for that. What finds no room here either is refused at once.
     pub waiting: Room,
-    /// Of short ones that have begun.
+    /// Of short ones that have begun: what has come of them.
     pub parts: Room,
 }
 
@@ -242,7 +247,7 @@ struct IncomingBody {
     luggage: Luggage,
     entered: Option<Arc<Entered>>,
     /// Of a short message whose rest is waited for, or its end.
-    part: Option<Share>,
+    parts: Vec<Share>,
     /// None: nothing was waited for.
     due: Option<Due>,
 }
@@ -257,7 +262,7 @@ struct Due {
 
 impl IncomingBody {
     fn new(body: Body, rooms: Option<Rooms>, luggage: Luggage, entered: Option<Arc<Entered>>) -> Self {
-        Self { body, fields: Fields::default(), rooms, luggage, entered, part: None, due: None }
+        Self { body, fields: Fields::default(), rooms, luggage, entered, parts: Vec::new(), due: None }
     }
 
     /// Of a message that has begun. (One that is longer than any is refused where it is decoded, and not read either.)
@@ -282,24 +287,38 @@ impl IncomingBody {
         Ok(())
     }
 
+    /// Of a short message that has begun, for what has come, and what comes next.
+    fn take_room_for_a_part(&mut self) -> Result<()> {
+        let announced = self.fields.announced();
+        let Some(rooms) = &self.rooms else {
+            return Ok(());
+        };
+        if announced > LARGE_BYTES {
+            return Ok(());
+        }
+        let wants = (self.fields.come() + 1).next_multiple_of(PART_BYTES).min(announced);
+        let has: usize = self.parts.iter().map(Share::bytes).sum();
+        if wants > has {
+            self.parts.push(rooms.parts.try_take(wants - has).ok_or_else(no_room)?);
+        }
+        Ok(())
+    }
+
     /// Nothing more is here. Whether it should be; if not, the task is woken when it is to.
     fn waits(&mut self, cx: &mut Context<'_>) -> Result<()> {
-        let announced = self.fields.announced();
-        match &self.rooms {
-            Some(rooms) => {
-                let has = self.part.as_ref().map_or(0, Share::bytes);
-                if announced <= LARGE_BYTES && announced > has {
-                    self.part = Some(rooms.parts.try_take(announced).ok_or_else(no_room)?);
-                }
-            }
+        let begun = self.fields.begun();
+        if self.rooms.is_none() && begun > 0 && self.fields.is_whole() {
             // The next one takes its time.
-            None if self.fields.begun() > 0 && self.fields.is_whole() => return Ok(()),
-            None => {}
+            return Ok(());
         }
+        self.take_room_for_a_part()?;
         // (Who has room sends one.)
-        let message = if self.rooms.is_some() { 0 } else { self.fields.begun() };
-        let seconds = announced.min(MESSAGE_BYTES_MAX) / UPLOAD_BYTES_PER_S;
-        let limit = UPLOAD_GRACE + Duration::from_secs(seconds as u64);
+        let message = if self.rooms.is_some() { begun.min(1) } else { begun };
+        let seconds = self.fields.announced().min(MESSAGE_BYTES_MAX) / UPLOAD_BYTES_PER_S;
+        let limit = match begun {
+            0 => BEGINS_WITHIN,
+            _ => UPLOAD_GRACE + Duration::from_secs(seconds as u64),
+        };
         if self.due.as_ref().is_none_or(|due| due.message != message || due.seconds < seconds) {
             self.due = Some(Due { sleep: Box::pin(tokio::time::sleep(limit)), message, seconds });
         }
@@ -352,10 +371,13 @@ mod tests {
 
     use base64::Engine;
     use base64::prelude::BASE64_STANDARD;
-    use http_body_util::BodyExt;
+    use futures::StreamExt;
+    use http_body_util::{BodyExt, StreamBody};
     use prometheus_client::registry::Registry;
     use sextant_access::{Allowances, Desk, Keeper, LimitsConfig, Outcomes, Stored};
     use sextant_environment::Env;
+    use tokio::sync::mpsc;
+    use tokio_stream::wrappers::ReceiverStream;
 
     use super::*;
 
@@ -440,11 +462,16 @@ mod tests {
         }
     }
 
-    /// A message of so many bytes, in one field, of which so many come.
-    fn sent(length: usize, come: usize, taken: &Arc<AtomicUsize>) -> Request<Body> {
+    /// A message of so many bytes, in one field, as it is sent.
+    fn framed(length: usize) -> Vec<u8> {
         let mut bytes = vec![0x0a, 0xff, 0xff, 0xff, 0x7f];
         bytes.resize(length, 0);
-        let mut framed = [&[0][..], &(length as u32).to_be_bytes(), &bytes].concat();
+        [&[0][..], &(length as u32).to_be_bytes(), &bytes].concat()
+    }
+
+    /// A message of which so many bytes come.
+    fn sent(length: usize, come: usize, taken: &Arc<AtomicUsize>) -> Request<Body> {
+        let mut framed = framed(length);
         framed.truncate(come);
         let frames = framed.chunks(FRAME_BYTES).map(Bytes::copy_from_slice).collect();
         let body = Sent { frames, taken: taken.clone(), ends: come > length };
@@ -534,17 +561,77 @@ mod tests {
         let taken = Arc::<AtomicUsize>::default();
         let rooms = Rooms { parts: Room::new(LARGE_BYTES), ..Rooms::new(Room::new(1 << 20), 1) };
         let mut service = Incoming::of_users(Reader::default(), &gate(false), &rooms);
-        let mut waits = service.call(sent(LARGE_BYTES, FRAME_BYTES, &taken));
-        assert!(futures::poll!(&mut waits).is_pending());
-        assert_eq!(rooms.parts.held_bytes(), LARGE_BYTES);
+        // For what has come, and not for what is announced.
+        let mut waiting = Vec::new();
+        for held in 1..=LARGE_BYTES / FRAME_BYTES {
+            let mut waits = service.call(sent(LARGE_BYTES, FRAME_BYTES, &taken));
+            assert!(futures::poll!(&mut waits).is_pending());
+            assert_eq!(rooms.parts.held_bytes(), held * FRAME_BYTES);
+            waiting.push(waits);
+        }
         assert!(
             code(&service.call(sent(LARGE_BYTES, FRAME_BYTES, &taken)).await.unwrap()).is_some(),
             "no room"
         );
         let answer = service.call(sent(LARGE_BYTES, usize::MAX, &taken)).await.unwrap();
         assert_eq!(code(&answer), None, "all at once needs none");
-        drop(waits);
+        drop(waiting);
         assert_eq!(rooms.parts.held_bytes(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_short_message_takes_room_as_it_comes_and_is_refused_where_there_is_no_more() {
+        let rooms = Rooms { parts: Room::new(LARGE_BYTES), ..Rooms::new(Room::new(1 << 20), 1) };
+        let mut service = Incoming::of_users(Reader::default(), &gate(false), &rooms);
+        let exhausted = (tonic::Code::ResourceExhausted as i32).to_string();
+        for others in [None, Some(2 * FRAME_BYTES)] {
+            let others = others.map(|bytes| rooms.parts.try_take(bytes).unwrap());
+            let before = rooms.parts.held_bytes();
+            let (send, frames) = mpsc::channel(1);
+            let frames = ReceiverStream::new(frames).map(|data| Ok::<_, Status>(Frame::data(data)));
+            let mut call = service.call(Request::new(Body::new(StreamBody::new(frames))));
+            let mut answer = None;
+            for (at, frame) in framed(LARGE_BYTES).chunks(FRAME_BYTES).enumerate() {
+                send.try_send(Bytes::copy_from_slice(frame)).unwrap();
+                if let Poll::Ready(refused) = futures::poll!(&mut call) {
+                    assert_eq!((at, before), (2, 2 * FRAME_BYTES), "two frames have room");
+                    answer = Some(refused.unwrap());
+                    break;
+                }
+                let room = (at + 1) * FRAME_BYTES;
+                assert_eq!(rooms.parts.held_bytes(), before + room.min(LARGE_BYTES));
+            }
+            drop(send);
+            let answer = match answer {
+                Some(answer) => answer,
+                None => call.await.unwrap(),
+            };
+            assert_eq!(code(&answer), others.is_some().then_some(&*exhausted));
+            drop(others);
+            assert_eq!(rooms.parts.held_bytes(), 0);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_has_not_begun_may_wait_for_others_of_its_connection() {
+        let rooms = Rooms::new(Room::new(1 << 20), 1);
+        let mut service = Incoming::of_users(Reader::default(), &gate(false), &rooms);
+        let second = Duration::from_secs(1);
+        // When its first frame comes, and how much later its second one.
+        for (begins, goes_on, is_in_time) in [
+            (BEGINS_WITHIN - second, UPLOAD_GRACE - second, true),
+            (BEGINS_WITHIN + second, Duration::ZERO, false),
+            (Duration::ZERO, UPLOAD_GRACE + second, false),
+        ] {
+            let bytes = Bytes::from(framed(2 * FRAME_BYTES));
+            let frames = [(begins, bytes.slice(..FRAME_BYTES)), (goes_on, bytes.slice(FRAME_BYTES..))];
+            let frames = futures::stream::iter(frames).then(|(after, data)| async move {
+                tokio::time::sleep(after).await;
+                Ok::<_, Status>(Frame::data(data))
+            });
+            let answer = service.call(Request::new(Body::new(StreamBody::new(frames)))).await.unwrap();
+            assert_eq!(code(&answer).is_none(), is_in_time, "{begins:?}, {goes_on:?}");
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::{Stream, StreamExt};
@@ -25,6 +26,9 @@ use crate::pnode::PNode;
 use crate::router;
 use crate::write::check_is_batch;
 
+/// How long a step of a walk searches for the next key before its client gets a cursor, behind deleted keys, instead; and after how long
+/// it begins with no other partition.
+const WALK_SILENCE_MAX: Duration = Duration::from_millis(500);
 /// Partitions that one step of a walk over the keys asks, one after the other.
 const PARTITIONS_A_STEP: usize = 16;
 /// Records that servers are asked for at once, at least, where fewer elements are wanted.
@@ -311,6 +315,7 @@ impl Store for RespStore {
             page_records: u32::try_from(limit.max(ELEMENTS_AT_LEAST)).unwrap_or(u32::MAX),
             partition: Some(partition),
             first_page: true,
+            ..ScanRange::default()
         };
         let mut pages = self.pnode.scan(self.database.elements(), range);
         let mut took_several = false;
@@ -342,7 +347,10 @@ impl Store for RespStore {
         let partitions = self.pnode.partitions_of(self.table(), &start, &end).await?;
         let (mut keys, mut part) = (Vec::<Named>::new(), part as usize);
         let last = part.saturating_add(PARTITIONS_A_STEP);
-        while part < last && (keys.len() as u64) < limit {
+        let clock = &*self.pnode.core().env.clock;
+        let until_ns = clock.holder_ns().saturating_add(WALK_SILENCE_MAX.as_nanos() as u64);
+        let mut goes_on = true;
+        while goes_on && (keys.len() as u64) < limit {
             let Some(partition) = partitions.get(part) else { return Ok((keys, None)) };
             let first = from.clone().max(start.clone());
             let left = limit - keys.len() as u64;
@@ -352,14 +360,19 @@ impl Store for RespStore {
                 limit: left,
                 page_records: left as u32,
                 partition: Some(*partition),
+                silence_max: Some(WALK_SILENCE_MAX),
                 ..ScanRange::default()
             };
             let before = keys.len();
             let mut pages = self.pnode.scan(self.table(), range);
             while let Some(page) = pages.next_page().await {
+                let page = page?;
                 // (Copies, or they would hold the whole page.)
                 let named = |(key, record): &(Bytes, Record)| (Bytes::copy_from_slice(key), record.kind);
-                keys.extend(page?.records.iter().map(named));
+                keys.extend(page.records.iter().map(named));
+                if let Some(from) = page.goes_on_at.filter(|_| page.records.is_empty()) {
+                    return Ok((keys, Some(Position { part: part as u32, from })));
+                }
             }
             if (keys.len() - before) as u64 == left {
                 from =
@@ -367,6 +380,7 @@ impl Store for RespStore {
             } else {
                 (part, from) = (part + 1, Bytes::new());
             }
+            goes_on = part < last && clock.holder_ns() < until_ns;
         }
         let more = part < partitions.len();
         Ok((keys, more.then_some(Position { part: part as u32, from })))

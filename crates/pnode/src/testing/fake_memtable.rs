@@ -10,8 +10,9 @@ use bytes::Bytes;
 use futures::StreamExt;
 use futures::stream::BoxStream;
 use parking_lot::Mutex;
+use sextant_common::cut::{Cut, CutTable};
 use sextant_common::expiry::is_expired;
-use sextant_common::ids::{Epoch, NodeId, TableId};
+use sextant_common::ids::{Epoch, NodeId, Seq, TableId};
 use sextant_common::manifest::{TableManifest, TableOptions};
 use sextant_environment::env::status_of;
 use sextant_environment::{Clock, Env};
@@ -322,8 +323,30 @@ impl Service {
 
 #[tonic::async_trait]
 impl Admin for Service {
-    async fn cut(&self, _: Request<v1::CutRequest>) -> Result<Response<v1::CutReply>, Status> {
-        Err(Status::unimplemented("a fake"))
+    /// What is in SSTables now; nothing is kept for it.
+    async fn cut(&self, request: Request<v1::CutRequest>) -> Result<Response<v1::CutReply>, Status> {
+        let v1::CutRequest { partition, id, lease_ms, .. } = request.into_inner();
+        let state = self.state.lock();
+        let p = state.partitions.get(&partition).ok_or_else(|| Status::unimplemented("led elsewhere"))?;
+        let table = |table: &TableManifest| CutTable {
+            table: table.table,
+            name: table.name.clone(),
+            options: table.options.clone(),
+            generation: table.flushed_generation,
+            ssts: Some(table.ssts.clone()),
+        };
+        let cut = Cut {
+            id,
+            at: 1,
+            seq: Seq(p.last_seq()),
+            tick: p.published,
+            opened_ms: 0,
+            lease_ms,
+            tables: p.manifest.tables.iter().map(table).collect(),
+            term: 0,
+            lineage: 0,
+        };
+        Ok(Response::new(v1::CutReply { cut: Some((&cut).into()) }))
     }
     type ReadLogStream = tokio_stream::Empty<Result<v1::LogPage, Status>>;
     async fn read_log(

@@ -143,7 +143,11 @@ impl Writer {
         }
         self.core.metrics.writes.inc();
         let (identity, begun) = match options.request {
-            Some(request) => (Identity::Callers(checked(request)?), Begun::Nothing),
+            Some(request) => {
+                let request = checked(request)?;
+                self.sessions.opened(ops[0].partition, request.session, deadlines.taken).await?;
+                (Identity::Callers(request), Begun::Nothing)
+            }
             None => {
                 // First: who waits for SSTables with a number holds up all that come after it.
                 let searched = self.search(&ops, deadlines.taken).await?;

@@ -5695,8 +5695,14 @@ pub struct KvScanPage {
     /// filter_prefix) perhaps lower than that of the page before, or 0.
     #[prost(uint64, tag = "2")]
     pub snapshot_seq: u64,
+    /// None: nothing was found for some time, or in much that was looked at. The scan is over when the stream is.
     #[prost(message, repeated, tag = "3")]
     pub records: ::prost::alloc::vec::Vec<KvRecord>,
+    /// Where the scan goes on: all that comes before that, in its direction, was looked at, and had no records but those of the pages so far.
+    /// Who has to ask anew (a deadline, a lost connection) makes it the `start` of the request, in reverse the `end`. The other bound stays;
+    /// of a scan by `prefix` it is to be said in its place. Empty: behind the last record (an older p-node, or the page is the last).
+    #[prost(bytes = "bytes", tag = "4")]
+    pub goes_on_at: ::prost::bytes::Bytes,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct KvRecord {
@@ -6079,7 +6085,8 @@ pub mod kv_client {
             req.extensions_mut().insert(GrpcMethod::new("sextant.v1.Kv", "Batch"));
             self.inner.unary(req, path, codec).await
         }
-        /// Pages of a scan, in key order. A page of one partition is a snapshot of it at one published seq; see KvScanPage.
+        /// Pages of a scan, in key order. A page of one partition is a snapshot of it at one published seq; see KvScanPage. While nothing is
+        /// found for long, as in a run of deleted records, pages without records say that the scan gets on.
         pub async fn scan(
             &mut self,
             request: impl tonic::IntoRequest<super::KvScanRequest>,
@@ -6190,7 +6197,9 @@ pub mod kv_client {
             req.extensions_mut().insert(GrpcMethod::new("sextant.v1.Kv", "AlterTable"));
             self.inner.unary(req, path, codec).await
         }
-        /// Registers a session in every partition; with it a retried write takes effect once.
+        /// Registers a session; with it a retried write takes effect once. Answered when it is open in the partitions that can be reached
+        /// within 750 ms, or else in the first one; in the others it is opened in the background. A write there waits for that at this
+        /// p-node; others say that they do not know the session.
         pub async fn open_session(
             &mut self,
             request: impl tonic::IntoRequest<super::KvOpenSessionRequest>,
@@ -6356,7 +6365,8 @@ pub mod kv_server {
             >
             + std::marker::Send
             + 'static;
-        /// Pages of a scan, in key order. A page of one partition is a snapshot of it at one published seq; see KvScanPage.
+        /// Pages of a scan, in key order. A page of one partition is a snapshot of it at one published seq; see KvScanPage. While nothing is
+        /// found for long, as in a run of deleted records, pages without records say that the scan gets on.
         async fn scan(
             &self,
             request: tonic::Request<super::KvScanRequest>,
@@ -6392,7 +6402,9 @@ pub mod kv_server {
             tonic::Response<super::KvAlterTableReply>,
             tonic::Status,
         >;
-        /// Registers a session in every partition; with it a retried write takes effect once.
+        /// Registers a session; with it a retried write takes effect once. Answered when it is open in the partitions that can be reached
+        /// within 750 ms, or else in the first one; in the others it is opened in the background. A write there waits for that at this
+        /// p-node; others say that they do not know the session.
         async fn open_session(
             &self,
             request: tonic::Request<super::KvOpenSessionRequest>,

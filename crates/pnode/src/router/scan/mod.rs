@@ -10,6 +10,9 @@
 //! Keys are spread over partitions by hash, so a scan in key order takes all partitions (unless the range pins one) and
 //! merges their pages: such a page of the answer is no snapshot of anything, and says so.
 //!
+//! A page says where the scan goes on behind it. For who wants to hear of a scan that finds nothing for long, pages without records say
+//! that, too ([`silence`]): of several partitions as far as all of them have come, and what is known to come first is not held back.
+//!
 //! Bounds: a page or two per partition, and a page or two on their way to the caller. Pages are fetched as they are taken. A scan
 //! begins when there is room for all of these, of pages as large as there is room for. A record that is longer than a page comes
 //! alone, with room of its own ([`crate::upstream::LargeReads`]).
@@ -17,11 +20,14 @@
 mod cursor;
 mod page;
 mod rest;
+mod silence;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
+use futures::future::try_join_all;
 use sextant_common::ids::MANY_PARTITIONS;
 use sextant_common::ids::{PartitionId, Seq};
 use sextant_common::manifest::TableInfo;
@@ -65,6 +71,8 @@ struct Paging {
     size: PageSize,
     purse: Arc<Purse>,
     first_page: bool,
+    /// Without records. None: no page comes without any.
+    silence_max: Option<Duration>,
 }
 
 /// Where pages go.
@@ -188,9 +196,9 @@ impl Scans {
         };
         let limit = if range.limit == 0 { u64::MAX } else { range.limit };
         let rest = Rest { start: range.start, end: range.end, reverse: range.reverse, large_at: None };
-        let first_page = range.first_page;
+        let (first_page, silence_max) = (range.first_page, range.silence_max);
         let size = PageSize { records: page_records, bytes: page_bytes as u32 };
-        let paging = Paging { source, size, purse, first_page };
+        let paging = Paging { source, size, purse, first_page, silence_max };
         match partitions[..] {
             [partition] => self.scan_one(&table, partition, rest, limit, &paging, pages).await,
             _ => self.scan_merged(&table, partitions, rest, limit, &paging, pages).await,
@@ -230,16 +238,22 @@ impl Scans {
             // (Whoever wants one page may ask for more of the servers than it takes: deleted records count there.)
             let most = if paging.first_page { u64::MAX } else { limit };
             let size = PageSize { records: most.min(u64::from(paging.size.records)) as u32, ..paging.size };
-            let mut page = paging.source.page(table, partition, from, size, &paging.purse).await?;
+            let page = paging.source.page(table, partition, from, size, paging.silence_max, &paging.purse);
+            let mut page = page.await?;
             page.records.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
             limit -= page.records.len() as u64;
             rest = page.rest;
-            if paging.first_page || !page.records.is_empty() {
-                let has_more = rest.is_some() && limit > 0;
-                let (snapshot_seq, records) = (page.snapshot_seq, page.records);
-                let is_enough = paging.first_page && !records.is_empty();
-                let page =
-                    ScanPage { partition, snapshot_seq, records, has_more, passed_over: page.passed_over };
+            if paging.first_page || !page.records.is_empty() || rest.is_some() {
+                let behind = rest.as_ref().filter(|_| limit > 0);
+                let is_enough = paging.first_page && !page.records.is_empty();
+                let page = ScanPage {
+                    partition,
+                    snapshot_seq: page.snapshot_seq,
+                    records: page.records,
+                    has_more: behind.is_some(),
+                    goes_on_at: behind.map(|rest| rest.front().clone()),
+                    passed_over: page.passed_over,
+                };
                 if pages.send(Ok(page)).await.is_err() || is_enough {
                     break;
                 }
@@ -253,52 +267,78 @@ impl Scans {
         &self,
         table: &Arc<TableInfo>,
         partitions: Vec<PartitionId>,
-        rest: Rest,
+        whole: Rest,
         mut limit: u64,
         paging: &Paging,
         pages: &Sink,
     ) -> Result<()> {
         let count = partitions.len();
         let share = (limit / count as u64).saturating_mul(2).saturating_add(SHARE_SLACK);
-        let Paging { source, size, purse, .. } = paging;
-        let (page_records, page_bytes) = (size.records as usize, size.bytes as usize);
-        let size = PageSize { records: share.min(u64::from(size.records)) as u32, ..*size };
-        let reverse = rest.reverse;
-        let start = |partition| Cursor::start(source, table, partition, rest.clone(), size, purse);
+        let (page_records, page_bytes) = (paging.size.records as usize, paging.size.bytes as usize);
+        let size = PageSize { records: share.min(u64::from(paging.size.records)) as u32, ..paging.size };
+        let start = |partition| Cursor::start(paging, table, partition, whole.clone(), size);
         let mut cursors: Vec<Cursor> = partitions.into_iter().map(start).collect();
+        let mut told = whole.clone();
         let (mut out, mut out_bytes) = (Vec::new(), 0);
         while limit > 0 && !pages.pages.is_closed() {
-            for cursor in &mut cursors {
-                cursor.fill(limit).await?;
+            let first = first_of(&cursors, whole.reverse);
+            let head = first.and_then(|at| cursors[at].head());
+            if cursors.iter().any(|cursor| cursor.may_come_before(head)) {
+                let head = head.cloned();
+                let awaited = cursors.iter_mut().filter(|cursor| cursor.may_come_before(head.as_ref()));
+                try_join_all(awaited.map(|cursor| cursor.take_page(limit))).await?;
+                let head = first_of(&cursors, whole.reverse).and_then(|at| cursors[at].head());
+                let still_nothing = cursors.iter().any(|cursor| cursor.may_come_before(head));
+                if still_nothing && let Some(rest) = left(&cursors, &whole) {
+                    // (Whose page has nothing has searched for long.)
+                    let has_moved = told.is_before(&rest);
+                    if (has_moved || !out.is_empty()) && !send_merged(pages, &mut out, Some(&rest)).await {
+                        return Ok(());
+                    }
+                    (out_bytes, told) = (0, rest);
+                }
+                continue;
             }
-            let heads = cursors.iter().enumerate().filter_map(|(at, c)| c.head().map(|key| (key, at)));
-            let first = if reverse { heads.max() } else { heads.min() };
-            let Some((_, at)) = first else { break };
-            if let Some((key, record)) = cursors[at].ahead.pop_front() {
-                out_bytes += key.len() + record.value.len();
-                out.push((key, record));
-            }
+            let Some((key, record)) = first.and_then(|at| cursors[at].pop(limit)) else { break };
+            out_bytes += key.len() + record.value.len();
+            out.push((key, record));
             limit -= 1;
             if out.len() >= page_records || out_bytes >= page_bytes {
-                out_bytes = 0;
-                if !send_merged(pages, &mut out).await {
+                let rest = left(&cursors, &whole).filter(|_| limit > 0);
+                if !send_merged(pages, &mut out, rest.as_ref()).await {
                     return Ok(());
                 }
+                (out_bytes, told) = (0, rest.unwrap_or(told));
             }
         }
         if !out.is_empty() {
-            send_merged(pages, &mut out).await;
+            send_merged(pages, &mut out, None).await;
         }
         Ok(())
     }
 }
 
-async fn send_merged(pages: &Sink, records: &mut Vec<(Bytes, Record)>) -> bool {
+/// Which of them has the record that comes first of all that are here.
+fn first_of(cursors: &[Cursor], reverse: bool) -> Option<usize> {
+    let heads = cursors.iter().enumerate().filter_map(|(at, cursor)| Some((cursor.head()?, at)));
+    let first = if reverse { heads.max() } else { heads.min() };
+    first.map(|(_, at)| at)
+}
+
+/// What none of them has given.
+fn left(cursors: &[Cursor], whole: &Rest) -> Option<Rest> {
+    let lefts = cursors.iter().filter_map(|cursor| cursor.left(whole));
+    lefts.reduce(|first, other| if other.is_before(&first) { other } else { first })
+}
+
+/// `rest`: what comes behind it; None: nothing, or it is not known.
+async fn send_merged(pages: &Sink, records: &mut Vec<(Bytes, Record)>, rest: Option<&Rest>) -> bool {
     let page = ScanPage {
         partition: MANY_PARTITIONS,
         snapshot_seq: Seq(0),
         records: std::mem::take(records),
         has_more: false,
+        goes_on_at: rest.map(|rest| rest.front().clone()),
         passed_over: false,
     };
     pages.send(Ok(page)).await.is_ok()

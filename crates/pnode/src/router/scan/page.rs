@@ -19,6 +19,7 @@ use sextant_rules::mutant::{self, Mutant};
 
 use super::PAGE_RECORDS_MAX;
 use super::rest::Rest;
+use super::silence::Silence;
 use crate::core::Core;
 use crate::filter_copies::Copies;
 use crate::router::merge::{MergedPage, merge_page};
@@ -83,7 +84,7 @@ fn shorten(page: &mut MergedPage, records: usize) -> Option<Bytes> {
     page.records.last().filter(|_| is_longer).map(|(last, _)| last.clone())
 }
 
-/// One partition's page: no more records than were asked for.
+/// One partition's page: no more records than were asked for. Without any it is the last one, or says only how far the search has come.
 pub(super) struct PartitionPage {
     pub snapshot_seq: Seq,
     pub records: Vec<(Bytes, Record)>,
@@ -240,15 +241,19 @@ impl Pages {
         Self { of: Some(of), ..Self::new(&self.core, &self.copies, &self.tables, large_reads) }
     }
 
-    /// One page of one partition; done again until it is a snapshot. Pages without a live record are passed over.
+    /// One page of one partition; done again until it is a snapshot. Pages without a live record are passed over, as long as
+    /// `silence_max` allows it (None: however many there are).
     pub async fn page(
         &self,
         table: &Arc<TableInfo>,
         partition: PartitionId,
         mut from: Rest,
         size: PageSize,
+        silence_max: Option<Duration>,
         purse: &Purse,
     ) -> Result<PartitionPage> {
+        let clock = &*self.core.env.clock;
+        let mut silence = Silence::begin(silence_max, clock.holder_ns());
         let mut deadline = self.core.deadline(None);
         // For the next page, which begins with a record that is longer than pages are.
         let mut room: Option<Share> = None;
@@ -278,6 +283,10 @@ impl Pages {
                             passed_over = true;
                             wanted = wanted.after_nothing();
                             from = rest;
+                            if silence.goes_on(clock.holder_ns()) {
+                                let (records, rest) = (Vec::new(), Some(from));
+                                return Ok(PartitionPage { snapshot_seq, records, rest, passed_over });
+                            }
                         }
                         rest => {
                             let records = merged.records;
@@ -286,7 +295,6 @@ impl Pages {
                     }
                 }
                 Err(NoPage::Large(bytes)) => {
-                    let clock = &*self.core.env.clock;
                     room = Some(self.large_reads.take_for_page(bytes, purse, clock, deadline).await?);
                     // Waiting for room was no attempt.
                     deadline = self.core.deadline(None);

@@ -20,10 +20,7 @@ impl Rest {
         let rest = if self.reverse {
             Rest { end: to.clone(), ..self.clone() }
         } else {
-            let mut next = Vec::with_capacity(to.len() + 1);
-            next.extend_from_slice(to);
-            next.push(0);
-            Rest { start: next.into(), ..self.clone() }
+            Rest { start: successor(to), ..self.clone() }
         };
         let empty = !rest.end.is_empty() && rest.start >= rest.end;
         // A reverse scan that has reached the empty key has nothing below it.
@@ -31,9 +28,30 @@ impl Rest {
         if empty || nothing_below { None } else { Some(rest) }
     }
 
-    /// Where it goes on.
+    /// What is left from a key on, the key too.
+    pub fn going_on_at(&self, key: &Bytes) -> Rest {
+        match self.reverse {
+            false => Rest { start: key.clone(), ..self.clone() },
+            true => Rest { end: successor(key), ..self.clone() },
+        }
+    }
+
+    /// Where it goes on: its `start`, in reverse its `end`.
     pub fn front(&self) -> &Bytes {
         if self.reverse { &self.end } else { &self.start }
+    }
+
+    /// Whether it goes on from an earlier place than another one of the same scan.
+    pub fn is_before(&self, other: &Rest) -> bool {
+        match self.reverse {
+            false => self.start < other.start,
+            // (Empty: from the last key on.)
+            true => !other.end.is_empty() && (self.end.is_empty() || self.end > other.end),
+        }
+    }
+
+    pub fn contains(&self, key: &Bytes) -> bool {
+        self.start <= *key && (self.end.is_empty() || *key < self.end)
     }
 
     pub fn range(&self) -> KeyRange {
@@ -50,7 +68,7 @@ impl Rest {
         let Some(at) = &self.large_at else { return self.clone() };
         let range = match self.reverse {
             false => KeyRange { start: self.start.clone(), end: at.clone() },
-            true => KeyRange { start: [at, &b"\0"[..]].concat().into(), end: self.end.clone() },
+            true => KeyRange { start: successor(at), end: self.end.clone() },
         };
         let is_inside = match self.reverse {
             false => self.start < *at && (self.end.is_empty() || *at < self.end),
@@ -67,6 +85,11 @@ impl Rest {
             _ => None,
         }
     }
+}
+
+/// The smallest key above `key`.
+fn successor(key: &[u8]) -> Bytes {
+    [key, b"\0"].concat().into()
 }
 
 #[cfg(test)]
@@ -92,6 +115,21 @@ mod tests {
         let r = rest("a", "", true).after(Some(&to("b"))).unwrap();
         assert_eq!((r.start, r.end), (Bytes::from("a"), Bytes::from("b")));
         assert!(rest("a", "", true).after(Some(&to("a"))).is_none());
+    }
+
+    #[test]
+    fn of_several_rests_the_first_one_is_known_in_either_direction() {
+        let key = Bytes::from("k");
+        let (forward, reverse) = (rest("a", "", false), rest("a", "", true));
+        assert_eq!(forward.going_on_at(&key).range(), KeyRange::new("k", ""));
+        assert_eq!(reverse.going_on_at(&key).range(), KeyRange::new("a", "k\0"));
+        for whole in [&forward, &reverse] {
+            let (here, behind) = (whole.going_on_at(&key), whole.after(Some(&key)).unwrap());
+            assert!(here.contains(&key) && !behind.contains(&key));
+            assert!(whole.is_before(&here) && here.is_before(&behind) && whole.is_before(&behind));
+            assert!(!here.is_before(whole) && !behind.is_before(&here) && !behind.is_before(whole));
+            assert!(!here.is_before(&here) && !whole.is_before(whole));
+        }
     }
 
     #[test]
