@@ -1,4 +1,5 @@
-//! All tests, as many programs at a time as there are cores: most of them wait for clusters of their own.
+//! All tests, one program more at a time than there are cores: most of them wait for clusters of their own. For the same reason such
+//! a program runs its tests one after the other: clusters that keep each other from the cores take longer than in turn.
 //! What a program prints comes in one piece, in the form of `cargo test`, when it has ended.
 
 use std::fs::File;
@@ -7,6 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::thread;
+
+/// Tests that a program runs at once.
+const THREADS: &str = "RUST_TEST_THREADS";
 
 /// A program of tests, or those in documentation, which cargo runs.
 enum Tests {
@@ -25,7 +29,7 @@ pub fn run(root: &Path, target: &Path) -> Result<(), String> {
     // Of programs that are at it.
     let logs = target.join("tests");
     std::fs::create_dir_all(&logs).map_err(|e| format!("xtask: {}: {e}", logs.display()))?;
-    let lanes = thread::available_parallelism().map_or(1, usize::from);
+    let lanes = 1 + thread::available_parallelism().map_or(1, usize::from);
     thread::scope(|scope| {
         for lane in 0..lanes {
             let (waiting, failed, cargo) = (&waiting, &failed, &cargo);
@@ -96,9 +100,13 @@ fn program(message: &str) -> Result<Option<Tests>, String> {
 impl Tests {
     fn command(&self, cargo: &std::ffi::OsStr, root: &Path) -> Command {
         match self {
-            Tests::Program { path, package, .. } => {
+            Tests::Program { path, source, package } => {
                 let mut command = Command::new(path);
                 command.current_dir(package).env("CARGO_MANIFEST_DIR", package);
+                // (Those of a library are many and short.)
+                if !source.ends_with("/src/lib.rs") && std::env::var_os(THREADS).is_none() {
+                    command.env(THREADS, "1");
+                }
                 command
             }
             Tests::Documentation => {

@@ -5,7 +5,9 @@
 //! what was added to it to the encoded bytes.
 //!
 //! A peer that takes nothing keeps that for as long as it likes, while it answers pings; no transport ends it. So a freight may be
-//! [`within`](Freight::within) a patience, after which the peer's connection is ended; unless the connection gets on with other answers.
+//! [`within`](Freight::within) a patience, after which the peer's connection is ended; unless the connection gets on with other answers
+//! and this one waits behind them. It has its turn among them, so that is no excuse for ever: it is handed on in pieces, and has to get
+//! rid of one now and then.
 //!
 //! Invariant: what was added with a message is given back when the transport has let go of the bytes that the message was encoded
 //! into, or of the whole answer; not before.
@@ -23,6 +25,7 @@ use futures::TryFutureExt;
 use futures::future::MapOk;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use parking_lot::Mutex;
+use sextant_common::limits::LARGE_BYTES;
 use tokio::task::AbortHandle;
 use tonic::body::Body;
 
@@ -31,6 +34,10 @@ use crate::env::Hangup;
 /// How long a peer may take nothing of what is there for it: this, and a second for so many bytes of all that its connection has to send.
 const UNTAKEN_MAX: Duration = Duration::from_secs(30);
 const TAKEN_BYTES_PER_S: usize = 256 * 1024;
+/// What has to be taken is handed on in pieces. (Any other answer has no more bytes than one.)
+const PIECE_BYTES: usize = LARGE_BYTES;
+/// A connection sends its answers in turn: before a piece has left, so much at most. (Twice a piece of each of a thousand calls.)
+const BEFORE_A_PIECE_BYTES_MAX: u64 = 2 * 1024 * PIECE_BYTES as u64;
 
 type Things = Vec<Box<dyn Any + Send>>;
 
@@ -62,8 +69,8 @@ impl Freight {
         self.0.things.lock().push(Box::new(thing));
     }
 
-    /// Whoever takes nothing of the answer for half a minute, nor enough of others, loses the connection, if it matters then. Said once,
-    /// before the answer.
+    /// Whoever takes nothing of the answer for half a minute, nor enough of others that come before it, loses the connection, if it
+    /// matters then. Said once, before the answer.
     pub fn within(self, hangup: Hangup, matters: impl Fn() -> bool + Send + Sync + 'static) -> Self {
         let _ = self.0.patience.set(Arc::new(Patience { hangup, matters: Box::new(matters) }));
         self
@@ -116,7 +123,7 @@ fn laden(mut response: Response<Body>) -> Response<Body> {
     match response.extensions_mut().remove::<Freight>() {
         Some(freight) => response.map(|body| {
             let watch = freight.0.patience.get().map(|patience| Watch::of(patience.clone()));
-            Body::new(LadenBody { body, freight, watch })
+            Body::new(LadenBody { body, freight, watch, rest: Bytes::new() })
         }),
         None => response,
     }
@@ -126,6 +133,8 @@ struct LadenBody {
     body: Body,
     freight: Freight,
     watch: Option<Arc<Watch>>,
+    /// Of encoded messages, what is not handed on yet.
+    rest: Bytes,
 }
 
 /// What the transport has taken of an answer.
@@ -133,6 +142,8 @@ struct LadenBody {
 struct Taken {
     /// How often it took something, or let go of it.
     times: AtomicU64,
+    /// Pieces of messages that it has let go of.
+    pieces: AtomicU64,
     /// Messages that it has and has not sent.
     unsent: AtomicUsize,
     /// It has asked for more than there is.
@@ -163,6 +174,8 @@ impl Drop for Watch {
 
 async fn end_untaken(patience: Arc<Patience>, taken: Arc<Taken>) {
     let Patience { hangup, matters } = &*patience;
+    // The pieces that have left, and what had been sent by then.
+    let (mut pieces, mut sent_by_then) = (0, hangup.sent_bytes());
     loop {
         let (before, sent_before) = (taken.times.load(Ordering::Relaxed), hangup.sent_bytes());
         // Its turn comes when the connection has sent what came before.
@@ -170,9 +183,14 @@ async fn end_untaken(patience: Arc<Patience>, taken: Arc<Taken>) {
         let within = UNTAKEN_MAX + Duration::from_secs(seconds as u64);
         tokio::time::sleep(within).await;
         let is_our_turn = taken.waits.load(Ordering::Relaxed) && taken.unsent.load(Ordering::Relaxed) == 0;
-        // It waits behind others.
-        let gets_on = hangup.sent_bytes() - sent_before >= within.as_secs() * TAKEN_BYTES_PER_S as u64;
-        if taken.times.load(Ordering::Relaxed) == before && !is_our_turn && !gets_on && matters() {
+        let is_taken = taken.times.load(Ordering::Relaxed) != before;
+        let (sent, left) = (hangup.sent_bytes(), taken.pieces.load(Ordering::Relaxed));
+        if is_taken || left != pieces {
+            (pieces, sent_by_then) = (left, sent);
+        }
+        let gets_on = sent - sent_before >= within.as_secs() * TAKEN_BYTES_PER_S as u64;
+        let waits_behind_others = gets_on && sent - sent_by_then < BEFORE_A_PIECE_BYTES_MAX;
+        if !is_taken && !is_our_turn && !waits_behind_others && matters() {
             tracing::info!("a connection is ended whose client takes nothing of an answer");
             hangup.hang_up();
             return;
@@ -213,6 +231,24 @@ impl AsRef<[u8]> for Laden {
     }
 }
 
+/// Of encoded messages, what is handed on at a time.
+struct Piece {
+    data: Bytes,
+    watch: Arc<Watch>,
+}
+
+impl Drop for Piece {
+    fn drop(&mut self) {
+        self.watch.taken.pieces.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl AsRef<[u8]> for Piece {
+    fn as_ref(&self) -> &[u8] {
+        &self.data
+    }
+}
+
 impl HttpBody for LadenBody {
     type Data = Bytes;
     type Error = tonic::Status;
@@ -221,6 +257,9 @@ impl HttpBody for LadenBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, tonic::Status>>> {
+        if !self.rest.is_empty() {
+            return Poll::Ready(Some(Ok(Frame::data(self.piece()))));
+        }
         let polled = Pin::new(&mut self.body).poll_frame(cx);
         if let Some(Watch { taken, .. }) = self.watch.as_deref() {
             taken.waits.store(polled.is_pending(), Ordering::Relaxed);
@@ -230,25 +269,39 @@ impl HttpBody for LadenBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.rest.is_empty() && self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        self.body.size_hint() + SizeHint::with_exact(self.rest.len() as u64)
     }
 }
 
 impl LadenBody {
-    fn laden(&self, frame: Frame<Bytes>) -> Frame<Bytes> {
+    fn laden(&mut self, frame: Frame<Bytes>) -> Frame<Bytes> {
         match frame.into_data() {
             Ok(data) => {
                 let things = self.freight.unload();
                 match things.is_empty() && self.watch.is_none() {
                     true => Frame::data(data),
-                    false => Frame::data(Bytes::from_owner(Laden::new(data, things, self.watch.clone()))),
+                    false => {
+                        self.rest = Bytes::from_owner(Laden::new(data, things, self.watch.clone()));
+                        Frame::data(self.piece())
+                    }
                 }
             }
             Err(trailers) => trailers,
+        }
+    }
+
+    /// What is handed on next. Where nobody looks whether it is taken, all.
+    fn piece(&mut self) -> Bytes {
+        match &self.watch {
+            None => std::mem::take(&mut self.rest),
+            Some(watch) => {
+                let data = self.rest.split_to(self.rest.len().min(PIECE_BYTES));
+                Bytes::from_owner(Piece { data, watch: watch.clone() })
+            }
         }
     }
 }
@@ -257,7 +310,7 @@ impl LadenBody {
 mod tests {
     use std::convert::Infallible;
 
-    use http_body_util::{BodyExt, StreamBody};
+    use http_body_util::{BodyExt, Full, StreamBody};
     use tower::{Layer, Service};
 
     use super::*;
@@ -269,6 +322,12 @@ mod tests {
         if let Some(freight) = freight {
             response.extensions_mut().insert(freight);
         }
+        response
+    }
+
+    fn answer_of(freight: Freight, message: Bytes) -> Response<Body> {
+        let mut response = Response::new(Body::new(Full::new(message)));
+        response.extensions_mut().insert(freight);
         response
     }
 
@@ -310,6 +369,26 @@ mod tests {
         drop(body);
         assert_eq!(room.held_bytes(), 0);
         assert_eq!(next(&mut served(answer(None, vec!["plain"])).await).await, "plain");
+    }
+
+    #[tokio::test]
+    async fn a_message_that_leaves_in_pieces_keeps_its_room_until_all_of_them_have() {
+        let (room, hangup) = (Room::new(64 * 1024), Hangup::default());
+        let freight = Freight::of(room.take(1024).await).within(hangup.clone(), || true);
+        let long: Bytes = (0..2 * PIECE_BYTES + 1).map(|i| (i / 1000) as u8).collect();
+        let mut body = served(answer_of(freight, long.clone())).await;
+        let mut pieces = Vec::new();
+        for expected in long.chunks(PIECE_BYTES) {
+            assert!(!body.is_end_stream());
+            let piece = next(&mut body).await;
+            assert!(piece == expected);
+            pieces.push(piece);
+        }
+        assert!(pieces.len() == 3 && body.is_end_stream() && body.frame().await.is_none());
+        pieces.truncate(1);
+        assert_eq!((room.held_bytes(), hangup.unsent_bytes()), (1024, long.len()), "a piece is on its way");
+        drop(pieces);
+        assert_eq!((room.held_bytes(), hangup.unsent_bytes()), (0, 0));
     }
 
     fn is_over(hangup: &Hangup) -> bool {
@@ -377,6 +456,37 @@ mod tests {
         hangup.wrote(UNTAKEN_MAX.as_secs() as usize * TAKEN_BYTES_PER_S - 1);
         tokio::time::sleep(UNTAKEN_MAX).await;
         assert!(is_over(&hangup), "others hardly get on either");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stalled_answer_ends_a_connection_that_gets_on_for_ever_with_others() {
+        let hangup = Hangup::default();
+        let _untaken =
+            served(answer(Some(Freight::default().within(hangup.clone(), || true)), vec!["x"])).await;
+        tokio::time::sleep(UNTAKEN_MAX / 2).await;
+        for is_ended in [false, false, true] {
+            hangup.wrote(BEFORE_A_PIECE_BYTES_MAX as usize * 2 / 5);
+            tokio::time::sleep(UNTAKEN_MAX).await;
+            assert_eq!(is_over(&hangup), is_ended);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_leaves_piece_by_piece_between_others_is_not_stalled() {
+        let hangup = Hangup::default();
+        let long = Bytes::from(vec![b'x'; 3 * PIECE_BYTES]);
+        let mut body = served(answer_of(Freight::default().within(hangup.clone(), || true), long)).await;
+        let mut unsent = next(&mut body).await;
+        tokio::time::sleep(UNTAKEN_MAX / 2).await;
+        for (has_left, is_ended) in [(true, false), (true, false), (false, false), (false, true)] {
+            if has_left {
+                unsent = next(&mut body).await;
+            }
+            hangup.wrote(BEFORE_A_PIECE_BYTES_MAX as usize * 3 / 4);
+            tokio::time::sleep(UNTAKEN_MAX).await;
+            assert_eq!(is_over(&hangup), is_ended);
+        }
+        drop(unsent);
     }
 
     #[tokio::test(start_paused = true)]

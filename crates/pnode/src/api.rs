@@ -1,14 +1,16 @@
 //! How callers ask a p-node, and how scans are answered. What is asked is everybody's: [`sextant_common::operation`].
 
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use sextant_common::Result;
 use sextant_common::ids::{PartitionId, Seq};
 use sextant_common::key::prefix_end;
 use sextant_common::operation::{Lane, ReadMode, Record, RequestId};
+use sextant_common::{Error, Result};
 use tokio::sync::mpsc;
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -83,16 +85,25 @@ pub struct ScanPage {
 #[derive(Debug)]
 pub struct ScanStream {
     pages: mpsc::Receiver<Result<ScanPage>>,
+    /// Set before the pages end, unless who makes them was lost.
+    whole: Arc<AtomicBool>,
 }
 
 impl ScanStream {
-    pub(crate) fn new(pages: mpsc::Receiver<Result<ScanPage>>) -> Self {
-        Self { pages }
+    pub(crate) fn new(pages: mpsc::Receiver<Result<ScanPage>>, whole: Arc<AtomicBool>) -> Self {
+        Self { pages, whole }
     }
 
     /// The next page; None at the end. After an error the scan is over.
     pub async fn next_page(&mut self) -> Option<Result<ScanPage>> {
-        self.pages.recv().await
+        std::future::poll_fn(|cx| self.poll(cx)).await
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<ScanPage>>> {
+        let page = ready!(self.pages.poll_recv(cx));
+        // (Told once.)
+        let is_cut_off = page.is_none() && !self.whole.swap(true, Ordering::Acquire);
+        Poll::Ready(page.or_else(|| is_cut_off.then(|| Err(Error::internal("the scan was cut off")))))
     }
 }
 
@@ -100,6 +111,24 @@ impl futures::Stream for ScanStream {
     type Item = Result<ScanPage>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.pages.poll_recv(cx)
+        self.poll(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn pages_that_end_before_the_scan_does_end_with_an_error() {
+        for is_whole in [true, false] {
+            let (pages, taken) = mpsc::channel(1);
+            let mut stream = ScanStream::new(taken, Arc::new(AtomicBool::new(is_whole)));
+            drop(pages);
+            if !is_whole {
+                assert!(stream.next_page().await.unwrap().is_err());
+            }
+            assert!(stream.next_page().await.is_none());
+        }
     }
 }

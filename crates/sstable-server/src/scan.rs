@@ -21,7 +21,7 @@ const SCAN_TABLES_MAX: usize = 4096;
 const PAGE_RECORDS_MAX: usize = 100_000;
 const PAGE_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// Read of files for one page: what older tables have under deleted records is read, too, and p-nodes wait some seconds for a page.
-const PAGE_READ_BYTES_MAX: u64 = 64 * 1024 * 1024;
+const PAGE_READ_BYTES_MAX: u64 = 16 * 1024 * 1024;
 /// What a record costs in the message beyond key and value.
 const RECORD_OVERHEAD_BYTES: usize = 32;
 /// What a walk over a table holds beside its piece: a block and places from the index.

@@ -18,6 +18,8 @@ struct State {
     unsent_bytes: AtomicUsize,
     /// That its socket has taken, of whatever.
     sent_bytes: AtomicU64,
+    /// That have been read from it, of whatever.
+    received_bytes: AtomicU64,
     served: AtomicWaker,
 }
 
@@ -60,6 +62,16 @@ impl Hangup {
     /// Its socket has taken so many bytes more.
     pub fn wrote(&self, bytes: usize) {
         self.0.sent_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// Of whatever, since the connection is there.
+    pub fn received_bytes(&self) -> u64 {
+        self.0.received_bytes.load(Ordering::Relaxed)
+    }
+
+    /// So many bytes more have been read from its socket.
+    pub fn read(&self, bytes: usize) {
+        self.0.received_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
     pub fn is_over(&self) -> bool {

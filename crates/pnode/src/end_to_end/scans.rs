@@ -574,3 +574,26 @@ async fn a_step_over_the_keys_of_a_database_ends_behind_deleted_ones_too() {
     assert_eq!(found, ["b0", "b1"]);
     assert!(without >= 2, "{without} steps found nothing");
 }
+
+#[tokio::test]
+async fn what_is_found_slowly_is_told_before_a_page_is_full() {
+    let cluster = Cluster::start(2).await;
+    for partition in 0..2 {
+        cluster.leader().with(partition, |p| {
+            for i in 0..6 {
+                p.put(&format!("a{i}{partition}"), Some("v"), true);
+            }
+        });
+    }
+    let pnode = cluster.pnode().await;
+    for reverse in [false, true] {
+        // Whatever was found was waited for too long.
+        let range = ScanRange { reverse, silence_max: Some(Duration::ZERO), ..ScanRange::default() };
+        cut_pages(&cluster, Some(1));
+        let found = pages(&pnode, range.clone()).await;
+        cut_pages(&cluster, None);
+        assert_eq!(keys(&found), keys(&pages(&pnode, range).await));
+        assert!(keys(&found).len() == 12 && found.len() >= 6, "{} pages", found.len());
+        assert!(found.iter().rev().skip(1).all(|page| page.goes_on_at.is_some()));
+    }
+}

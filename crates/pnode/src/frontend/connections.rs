@@ -121,7 +121,10 @@ impl AsyncRead for Counted {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         self.check(cx)?;
-        Pin::new(&mut self.connection).poll_read(cx, buf)
+        let before = buf.filled().len();
+        let read = Pin::new(&mut self.connection).poll_read(cx, buf);
+        self.hangup.read(buf.filled().len() - before);
+        read
     }
 }
 
@@ -162,7 +165,7 @@ mod tests {
     use futures::StreamExt;
     use sextant_environment::Env;
     use sextant_environment::env::{Door, Whom};
-    use tokio::io::AsyncWriteExt;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::*;
 
@@ -194,6 +197,16 @@ mod tests {
         let mut counted = Counted::new(Connection::new(near, None), place);
         counted.write_all(b"x").await.unwrap();
         (counted, far)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_comes_and_what_leaves_is_counted() {
+        let (mut counted, mut far) = stuck().await;
+        for received in 1..=3 {
+            far.write_all(b"y").await.unwrap();
+            assert_eq!(counted.read_u8().await.unwrap(), b'y');
+            assert_eq!((counted.hangup.received_bytes(), counted.hangup.sent_bytes()), (received, 1));
+        }
     }
 
     #[tokio::test(start_paused = true)]

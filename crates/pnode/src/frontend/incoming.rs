@@ -22,7 +22,7 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 use parking_lot::Mutex;
 use sextant_common::limits::LARGE_BYTES;
 use sextant_common::{Error, ErrorKind, Result};
-use sextant_environment::env::{Caller, status_of};
+use sextant_environment::env::{Caller, Hangup, status_of};
 use sextant_environment::room::{Room, Share};
 use sextant_proto::MESSAGE_BYTES_MAX;
 use tokio::sync::OwnedSemaphorePermit;
@@ -41,6 +41,9 @@ const BEGINS_WITHIN: Duration = Duration::from_secs(60);
 /// How long a client may take to send a message that has begun: this, and a second for so many bytes. (As over RESP.)
 const UPLOAD_GRACE: Duration = Duration::from_secs(10);
 const UPLOAD_BYTES_PER_S: usize = 256 * 1024;
+/// How much longer either may take, as long as the connection brings so many bytes a second, of whatever: clients send their calls in
+/// turn, each has a part of it. (Enough for as many bytes as parts of messages have room.)
+const SHARING_MAX: Duration = Duration::from_secs(5 * 60);
 /// Of short messages that do not come all at once.
 const PARTS_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// They take it as they come, so much at a time: a frame. (Whoever decodes them reserves all that is announced; the rest of that is not
@@ -220,7 +223,8 @@ where
         let next = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, next);
         let (who, rooms) = (self.who.clone(), self.rooms.clone());
-        if let Some(hangup) = request.extensions().get::<Caller>().and_then(|caller| caller.hangup.as_ref()) {
+        let hangup = request.extensions().get::<Caller>().and_then(|caller| caller.hangup.clone());
+        if let Some(hangup) = &hangup {
             hangup.called();
         }
         Box::pin(async move {
@@ -231,7 +235,7 @@ where
             let luggage = Luggage::default();
             request.extensions_mut().insert(luggage.clone());
             let held = luggage.clone();
-            let body = |body| Body::new(IncomingBody::new(body, rooms, luggage, entered));
+            let body = |body| Body::new(IncomingBody::new(body, rooms, luggage, entered, hangup));
             let answer = inner.call(request.map(body)).await;
             drop(held);
             answer
@@ -246,6 +250,8 @@ struct IncomingBody {
     rooms: Option<Rooms>,
     luggage: Luggage,
     entered: Option<Arc<Entered>>,
+    /// Of its connection.
+    hangup: Option<Hangup>,
     /// Of a short message whose rest is waited for, or its end.
     parts: Vec<Share>,
     /// None: nothing was waited for.
@@ -258,11 +264,40 @@ struct Due {
     /// Which one, and how many seconds it was given for its length.
     message: usize,
     seconds: usize,
+    /// How long until then, from the last look; and what its connection had received at that look.
+    period: Duration,
+    received: u64,
+    /// How much longer it may be waited for because its connection gets on.
+    more: Duration,
+}
+
+impl Due {
+    /// Whether it is over; if not, the task is woken when it may be. `received`: by its connection, until now.
+    fn is_over(&mut self, received: u64, cx: &mut Context<'_>) -> bool {
+        while self.sleep.as_mut().poll(cx).is_ready() {
+            let gets_on = received - self.received >= self.period.as_secs() * UPLOAD_BYTES_PER_S as u64;
+            if !gets_on || self.more.is_zero() {
+                return true;
+            }
+            (self.period, self.received) = (self.period.min(self.more), received);
+            self.more -= self.period;
+            let until = self.sleep.deadline() + self.period;
+            self.sleep.as_mut().reset(until);
+        }
+        false
+    }
 }
 
 impl IncomingBody {
-    fn new(body: Body, rooms: Option<Rooms>, luggage: Luggage, entered: Option<Arc<Entered>>) -> Self {
-        Self { body, fields: Fields::default(), rooms, luggage, entered, parts: Vec::new(), due: None }
+    fn new(
+        body: Body,
+        rooms: Option<Rooms>,
+        luggage: Luggage,
+        entered: Option<Arc<Entered>>,
+        hangup: Option<Hangup>,
+    ) -> Self {
+        let (fields, parts) = (Fields::default(), Vec::new());
+        Self { body, fields, rooms, luggage, entered, hangup, parts, due: None }
     }
 
     /// Of a message that has begun. (One that is longer than any is refused where it is decoded, and not read either.)
@@ -315,14 +350,18 @@ impl IncomingBody {
         // (Who has room sends one.)
         let message = if self.rooms.is_some() { begun.min(1) } else { begun };
         let seconds = self.fields.announced().min(MESSAGE_BYTES_MAX) / UPLOAD_BYTES_PER_S;
-        let limit = match begun {
+        let period = match begun {
             0 => BEGINS_WITHIN,
             _ => UPLOAD_GRACE + Duration::from_secs(seconds as u64),
         };
+        let received = self.hangup.as_ref().map_or(0, Hangup::received_bytes);
         if self.due.as_ref().is_none_or(|due| due.message != message || due.seconds < seconds) {
-            self.due = Some(Due { sleep: Box::pin(tokio::time::sleep(limit)), message, seconds });
+            let before = self.due.take().filter(|due| due.message == message);
+            let more = before.map_or(SHARING_MAX, |due| due.more);
+            let sleep = Box::pin(tokio::time::sleep(period));
+            self.due = Some(Due { sleep, message, seconds, period, received, more });
         }
-        if self.due.as_mut().is_some_and(|due| due.sleep.as_mut().poll(cx).is_ready()) {
+        if self.due.as_mut().is_some_and(|due| due.is_over(received, cx)) {
             let why = "the call was not executed: its bytes come too slowly for the room that they take";
             return Err(Error::new(ErrorKind::Overloaded, why));
         }
@@ -612,6 +651,17 @@ mod tests {
         }
     }
 
+    /// Two frames of a message: when the first one comes, and how much later the second.
+    fn late(begins: Duration, goes_on: Duration) -> Request<Body> {
+        let bytes = Bytes::from(framed(2 * FRAME_BYTES));
+        let frames = [(begins, bytes.slice(..FRAME_BYTES)), (goes_on, bytes.slice(FRAME_BYTES..))];
+        let frames = futures::stream::iter(frames).then(|(after, data)| async move {
+            tokio::time::sleep(after).await;
+            Ok::<_, Status>(Frame::data(data))
+        });
+        Request::new(Body::new(StreamBody::new(frames)))
+    }
+
     #[tokio::test(start_paused = true)]
     async fn who_has_not_begun_may_wait_for_others_of_its_connection() {
         let rooms = Rooms::new(Room::new(1 << 20), 1);
@@ -623,14 +673,41 @@ mod tests {
             (BEGINS_WITHIN + second, Duration::ZERO, false),
             (Duration::ZERO, UPLOAD_GRACE + second, false),
         ] {
-            let bytes = Bytes::from(framed(2 * FRAME_BYTES));
-            let frames = [(begins, bytes.slice(..FRAME_BYTES)), (goes_on, bytes.slice(FRAME_BYTES..))];
-            let frames = futures::stream::iter(frames).then(|(after, data)| async move {
-                tokio::time::sleep(after).await;
-                Ok::<_, Status>(Frame::data(data))
-            });
-            let answer = service.call(Request::new(Body::new(StreamBody::new(frames)))).await.unwrap();
+            let answer = service.call(late(begins, goes_on)).await.unwrap();
             assert_eq!(code(&answer).is_none(), is_in_time, "{begins:?}, {goes_on:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_shares_a_connection_that_gets_on_has_more_time_but_not_for_ever() {
+        let rooms = Rooms::new(Room::new(1 << 20), 1);
+        let mut service = Incoming::of_users(Reader::default(), &gate(false), &rooms);
+        let (second, enough) = (Duration::from_secs(1), UPLOAD_BYTES_PER_S);
+        // What its connection receives a second.
+        for (bytes_per_s, begins, goes_on, is_in_time) in [
+            (enough, Duration::ZERO, UPLOAD_GRACE + second, true),
+            (enough, Duration::ZERO, UPLOAD_GRACE + SHARING_MAX - second, true),
+            (enough, Duration::ZERO, UPLOAD_GRACE + SHARING_MAX + second, false),
+            (enough - 1, Duration::ZERO, UPLOAD_GRACE + second, false),
+            (0, Duration::ZERO, UPLOAD_GRACE + second, false),
+            (enough, BEGINS_WITHIN + SHARING_MAX - second, UPLOAD_GRACE + second, true),
+            (enough, BEGINS_WITHIN + SHARING_MAX + second, Duration::ZERO, false),
+        ] {
+            let hangup = Hangup::default();
+            let mut request = late(begins, goes_on);
+            request.extensions_mut().insert(Caller { hangup: Some(hangup.clone()), ..Caller::default() });
+            let receives = async {
+                tokio::time::sleep(second / 2).await;
+                while !hangup.is_over() {
+                    hangup.read(bytes_per_s);
+                    tokio::time::sleep(second).await;
+                }
+            };
+            let answer = tokio::select! {
+                answer = service.call(request) => answer.unwrap(),
+                () = receives => unreachable!("nobody ends it"),
+            };
+            assert_eq!(code(&answer).is_none(), is_in_time, "{bytes_per_s}, {begins:?}, {goes_on:?}");
         }
     }
 

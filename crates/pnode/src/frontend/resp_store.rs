@@ -26,8 +26,8 @@ use crate::pnode::PNode;
 use crate::router;
 use crate::write::check_is_batch;
 
-/// How long a step of a walk searches for the next key before its client gets a cursor, behind deleted keys, instead; and after how long
-/// it begins with no other partition.
+/// How long a step of a walk searches for the next key, and goes on when it has found some: a client gets a cursor that is behind
+/// deleted keys, too.
 const WALK_SILENCE_MAX: Duration = Duration::from_millis(500);
 /// Partitions that one step of a walk over the keys asks, one after the other.
 const PARTITIONS_A_STEP: usize = 16;
@@ -370,7 +370,8 @@ impl Store for RespStore {
                 // (Copies, or they would hold the whole page.)
                 let named = |(key, record): &(Bytes, Record)| (Bytes::copy_from_slice(key), record.kind);
                 keys.extend(page.records.iter().map(named));
-                if let Some(from) = page.goes_on_at.filter(|_| page.records.is_empty()) {
+                let is_long = page.records.is_empty() || clock.holder_ns() >= until_ns;
+                if let Some(from) = page.goes_on_at.filter(|_| is_long) {
                     return Ok((keys, Some(Position { part: part as u32, from })));
                 }
             }

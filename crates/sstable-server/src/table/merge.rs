@@ -19,13 +19,15 @@ pub struct Merge {
     direction: Direction,
     passed_key: Vec<u8>,
     passed: u64,
+    disk_bytes: u64,
 }
 
 impl Merge {
     /// `iters` newest first, all in this direction.
     pub fn new(iters: Vec<TableIter>, direction: Direction) -> Self {
         let heap = (0..iters.len()).filter(|i| !iters[*i].is_at_end()).collect();
-        let mut merge = Self { iters, heap, direction, passed_key: Vec::new(), passed: 0 };
+        let disk_bytes = iters.iter().map(TableIter::disk_bytes).sum();
+        let mut merge = Self { iters, heap, direction, passed_key: Vec::new(), passed: 0, disk_bytes };
         for at in (0..merge.heap.len() / 2).rev() {
             merge.sift_down(at);
         }
@@ -70,7 +72,7 @@ impl Merge {
     }
 
     pub fn disk_bytes(&self) -> u64 {
-        self.iters.iter().map(TableIter::disk_bytes).sum()
+        self.disk_bytes
     }
 
     /// Moves past all records of the present key. Tables that were not named newest first are noticed here.
@@ -98,7 +100,9 @@ impl Merge {
 
     fn advance_first(&mut self) -> Result<()> {
         if let Some(first) = self.heap.first().copied() {
+            let before = self.iters[first].disk_bytes();
             self.iters[first].advance()?;
+            self.disk_bytes += self.iters[first].disk_bytes() - before;
             self.passed += 1;
             if self.iters[first].is_at_end() {
                 self.heap.swap_remove(0);

@@ -46,6 +46,7 @@ use crate::upstream::{LargeReads, busy};
 use cursor::Cursor;
 use page::{OfSnapshot, PageSize, Pages};
 use rest::Rest;
+use silence::Told;
 
 /// Records a page if the caller does not say.
 const PAGE_RECORDS_DEFAULT: u32 = 1000;
@@ -125,14 +126,18 @@ impl Scans {
         let (pages, taken) = mpsc::channel(PAGES_AHEAD);
         let pages = Sink { pages, sent: AtomicBool::new(false) };
         let (scans, table) = (self.clone(), table.to_owned());
+        let whole = Arc::new(AtomicBool::new(false));
+        let stream = ScanStream::new(taken, whole.clone());
         tokio::spawn(async move {
             // (Whoever takes no more pages waits for none: not even for one behind a long run of deleted records.)
             tokio::select! {
                 () = scans.run_to_end(&table, range, snapshot, &pages) => {}
                 () = pages.pages.closed() => {}
             }
+            // Before the channel is closed. A task that panics does not come here.
+            whole.store(true, Ordering::Release);
         });
-        ScanStream::new(taken)
+        stream
     }
 
     /// Whether those who take their time keep pages from others.
@@ -195,7 +200,8 @@ impl Scans {
             n => n.min(PAGE_RECORDS_MAX),
         };
         let limit = if range.limit == 0 { u64::MAX } else { range.limit };
-        let rest = Rest { start: range.start, end: range.end, reverse: range.reverse, large_at: None };
+        let ScanRange { start, end, reverse, .. } = range;
+        let rest = Rest { start, end, reverse, large_at: None, ask_at_least: 0 };
         let (first_page, silence_max) = (range.first_page, range.silence_max);
         let size = PageSize { records: page_records, bytes: page_bytes as u32 };
         let paging = Paging { source, size, purse, first_page, silence_max };
@@ -278,7 +284,7 @@ impl Scans {
         let size = PageSize { records: share.min(u64::from(paging.size.records)) as u32, ..paging.size };
         let start = |partition| Cursor::start(paging, table, partition, whole.clone(), size);
         let mut cursors: Vec<Cursor> = partitions.into_iter().map(start).collect();
-        let mut told = whole.clone();
+        let mut told = Told::begin(&*self.core.env.clock, paging.silence_max, &whole);
         let (mut out, mut out_bytes) = (Vec::new(), 0);
         while limit > 0 && !pages.pages.is_closed() {
             let first = first_of(&cursors, whole.reverse);
@@ -286,17 +292,21 @@ impl Scans {
             if cursors.iter().any(|cursor| cursor.may_come_before(head)) {
                 let head = head.cloned();
                 let awaited = cursors.iter_mut().filter(|cursor| cursor.may_come_before(head.as_ref()));
-                try_join_all(awaited.map(|cursor| cursor.take_page(limit))).await?;
+                // (Pages that have not come by then are still on their way.)
+                let come = told.in_time(try_join_all(awaited.map(|cursor| cursor.take_page(limit)))).await;
                 let head = first_of(&cursors, whole.reverse).and_then(|at| cursors[at].head());
+                // Whose page has nothing has searched for long.
                 let still_nothing = cursors.iter().any(|cursor| cursor.may_come_before(head));
-                if still_nothing && let Some(rest) = left(&cursors, &whole) {
-                    // (Whose page has nothing has searched for long.)
-                    let has_moved = told.is_before(&rest);
-                    if (has_moved || !out.is_empty()) && !send_merged(pages, &mut out, Some(&rest)).await {
+                if let Some(rest) = left(&cursors, &whole)
+                    && (still_nothing || told.is_due() || come.is_err())
+                    && told.goes_on_at(&rest, !out.is_empty())
+                {
+                    if !send_merged(pages, &mut out, Some(&rest)).await {
                         return Ok(());
                     }
-                    (out_bytes, told) = (0, rest);
+                    out_bytes = 0;
                 }
+                come?;
                 continue;
             }
             let Some((key, record)) = first.and_then(|at| cursors[at].pop(limit)) else { break };
@@ -305,10 +315,13 @@ impl Scans {
             limit -= 1;
             if out.len() >= page_records || out_bytes >= page_bytes {
                 let rest = left(&cursors, &whole).filter(|_| limit > 0);
+                if let Some(rest) = &rest {
+                    told.goes_on_at(rest, true);
+                }
                 if !send_merged(pages, &mut out, rest.as_ref()).await {
                     return Ok(());
                 }
-                (out_bytes, told) = (0, rest.unwrap_or(told));
+                out_bytes = 0;
             }
         }
         if !out.is_empty() {

@@ -48,7 +48,7 @@ impl PageSize {
     /// After a page in which there was nothing. Deleted records count for a page, so whoever asks for few would come to the next
     /// record in many small steps.
     fn after_nothing(self) -> Self {
-        let wider = self.records.saturating_mul(EMPTY_PAGE_GROWTH).min(PAGE_RECORDS_MAX);
+        let wider = self.records.saturating_mul(EMPTY_PAGE_GROWTH).clamp(AFTER_NOTHING_MIN, PAGE_RECORDS_MAX);
         Self { records: wider.max(self.records), ..self }
     }
 
@@ -134,6 +134,8 @@ impl PageOnce {
 
 /// By how much more is asked for after a page in which there was nothing.
 const EMPTY_PAGE_GROWTH: u32 = 4;
+/// And at least so many: a client that goes on with another scan begins with few each time.
+const AFTER_NOTHING_MIN: u32 = 256;
 
 /// Most SSTables of one page: each is opened, and a block of it read. A page goes no further than so many answer for.
 const TABLES_MAX: usize = 64;
@@ -259,7 +261,9 @@ impl Pages {
         let mut room: Option<Share> = None;
         let mut backoff = Backoff::default();
         let (mut damage, mut passed_over) = (None, false);
-        let mut wanted = size;
+        // (Of this search; what was found ends it.)
+        let ask_at_least = std::mem::take(&mut from.ask_at_least);
+        let mut wanted = PageSize { records: size.records.max(ask_at_least), ..size };
         loop {
             self.core.check_running()?;
             let leader = self.core.leaders.get(partition).node;
@@ -284,6 +288,7 @@ impl Pages {
                             wanted = wanted.after_nothing();
                             from = rest;
                             if silence.goes_on(clock.holder_ns()) {
+                                from.ask_at_least = wanted.records;
                                 let (records, rest) = (Vec::new(), Some(from));
                                 return Ok(PartitionPage { snapshot_seq, records, rest, passed_over });
                             }

@@ -11,6 +11,8 @@ pub(super) struct Rest {
     pub reverse: bool,
     /// Where a source is known to go on with a record that is longer than a page.
     pub large_at: Option<Bytes>,
+    /// Records that servers are asked for at least, since they had none for a while; 0: as many as are wanted.
+    pub ask_at_least: u32,
 }
 
 impl Rest {
@@ -97,7 +99,7 @@ mod tests {
     use super::*;
 
     fn rest(start: &'static str, end: &'static str, reverse: bool) -> Rest {
-        Rest { start: start.into(), end: end.into(), reverse, large_at: None }
+        Rest { start: start.into(), end: end.into(), reverse, large_at: None, ask_at_least: 0 }
     }
 
     #[test]
