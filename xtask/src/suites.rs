@@ -1,5 +1,4 @@
-//! All tests, one program more at a time than there are cores: most of them wait for clusters of their own. For the same reason such
-//! a program runs its tests one after the other: clusters that keep each other from the cores take longer than in turn.
+//! All tests, as many programs at a time as there are cores: most of them wait for clusters of their own.
 //! What a program prints comes in one piece, in the form of `cargo test`, when it has ended.
 
 use std::fs::File;
@@ -8,9 +7,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::thread;
-
-/// Tests that a program runs at once.
-const THREADS: &str = "RUST_TEST_THREADS";
 
 /// A program of tests, or those in documentation, which cargo runs.
 enum Tests {
@@ -29,7 +25,7 @@ pub fn run(root: &Path, target: &Path) -> Result<(), String> {
     // Of programs that are at it.
     let logs = target.join("tests");
     std::fs::create_dir_all(&logs).map_err(|e| format!("xtask: {}: {e}", logs.display()))?;
-    let lanes = 1 + thread::available_parallelism().map_or(1, usize::from);
+    let lanes = thread::available_parallelism().map_or(1, usize::from);
     thread::scope(|scope| {
         for lane in 0..lanes {
             let (waiting, failed, cargo) = (&waiting, &failed, &cargo);
@@ -100,13 +96,9 @@ fn program(message: &str) -> Result<Option<Tests>, String> {
 impl Tests {
     fn command(&self, cargo: &std::ffi::OsStr, root: &Path) -> Command {
         match self {
-            Tests::Program { path, source, package } => {
+            Tests::Program { path, package, .. } => {
                 let mut command = Command::new(path);
                 command.current_dir(package).env("CARGO_MANIFEST_DIR", package);
-                // (Those of a library are many and short.)
-                if !source.ends_with("/src/lib.rs") && std::env::var_os(THREADS).is_none() {
-                    command.env(THREADS, "1");
-                }
                 command
             }
             Tests::Documentation => {

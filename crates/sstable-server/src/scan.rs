@@ -156,6 +156,8 @@ impl Page {
             |table| TableIter::with_pieces(table, self.range.clone(), direction, look, self.piece_bytes);
         let iters = self.tables.into_iter().map(open).collect::<Result<Vec<_>>>()?;
         let mut merge = Merge::new(iters, self.direction);
+        // (As much again as it took to open them, at least: what is read anew for each page pays.)
+        let read_bytes_max = self.read_bytes_max.max(2 * merge.disk_bytes());
         let mut records = Vec::new();
         let mut bytes = 0;
         while !merge.is_at_end() && records.len() < self.records_max {
@@ -165,7 +167,7 @@ impl Page {
             }
             bytes += more;
             // One record always fits: a page makes progress.
-            let is_enough = bytes > self.bytes_max || merge.disk_bytes() > self.read_bytes_max;
+            let is_enough = bytes > self.bytes_max || merge.disk_bytes() > read_bytes_max;
             if is_enough && !records.is_empty() {
                 break;
             }
@@ -231,7 +233,10 @@ mod tests {
             assert_eq!(found, all);
             assert!((4..=keys.len()).contains(&pages), "{pages} pages");
             let (found, pages) = walk(&tables, direction, 0);
-            assert_eq!((found, pages), (all, keys.len()), "one record always comes");
+            assert!(
+                found == all && (2..keys.len()).contains(&pages),
+                "opening the tables is not all: {pages}"
+            );
         }
     }
 }

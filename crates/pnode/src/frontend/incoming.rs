@@ -281,8 +281,8 @@ impl Due {
             }
             (self.period, self.received) = (self.period.min(self.more), received);
             self.more -= self.period;
-            let until = self.sleep.deadline() + self.period;
-            self.sleep.as_mut().reset(until);
+            // (From now on: this process may have stood still.)
+            self.sleep.set(tokio::time::sleep(self.period));
         }
         false
     }

@@ -88,9 +88,9 @@ impl Cursor {
             self.fetch();
         }
         let Some(coming) = &mut self.coming else { return Ok(()) };
-        let page = coming.await.map_err(|_| Error::internal("the fetch of a page failed"))?;
+        let page = coming.await;
         self.coming = None;
-        let page = page?;
+        let page = page.map_err(|_| Error::internal("the fetch of a page failed"))??;
         self.ahead.extend(page.records);
         self.rest = page.rest;
         self.fetch_in_time(limit);

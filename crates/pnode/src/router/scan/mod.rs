@@ -27,7 +27,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::future::try_join_all;
+use futures::TryStreamExt;
+use futures::stream::FuturesUnordered;
 use sextant_common::ids::MANY_PARTITIONS;
 use sextant_common::ids::{PartitionId, Seq};
 use sextant_common::manifest::TableInfo;
@@ -292,8 +293,9 @@ impl Scans {
             if cursors.iter().any(|cursor| cursor.may_come_before(head)) {
                 let head = head.cloned();
                 let awaited = cursors.iter_mut().filter(|cursor| cursor.may_come_before(head.as_ref()));
-                // (Pages that have not come by then are still on their way.)
-                let come = told.in_time(try_join_all(awaited.map(|cursor| cursor.take_page(limit)))).await;
+                let awaited: FuturesUnordered<_> = awaited.map(|cursor| cursor.take_page(limit)).collect();
+                // (Pages that have not come by then are still on their way. An error is not kept behind one of them.)
+                let come = told.in_time(awaited.try_collect()).await;
                 let head = first_of(&cursors, whole.reverse).and_then(|at| cursors[at].head());
                 // Whose page has nothing has searched for long.
                 let still_nothing = cursors.iter().any(|cursor| cursor.may_come_before(head));
