@@ -275,6 +275,9 @@ fn credentials(header: Option<&[u8]>) -> Result<Option<(String, Vec<u8>)>> {
 }
 
 #[cfg(test)]
+pub(in crate::frontend) use tests::gate_of;
+
+#[cfg(test)]
 mod tests {
     use futures::future::BoxFuture;
     use parking_lot::Mutex;
@@ -300,9 +303,10 @@ mod tests {
         }
     }
 
-    fn gate() -> (Gate, Arc<Desk>) {
+    /// With a superuser `root` who has this hash, and a desk that knows no other yet.
+    pub(in crate::frontend) fn gate_of(root: &str) -> (Gate, Arc<Desk>) {
         let (env, mut registry) = (Env::real(), Registry::default());
-        let access = serde_json::from_value(serde_json::json!({ "superusers": { "root": "" } })).unwrap();
+        let access = serde_json::from_value(serde_json::json!({ "superusers": { "root": root } })).unwrap();
         let outcomes = Outcomes::register(&mut registry);
         let desk = Desk::new(env.clone(), &access, Arc::new(Memory::default()), outcomes).unwrap();
         let allowances = Allowances::new(env.clock.clone(), LimitsConfig::default(), &mut registry);
@@ -311,7 +315,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_call_under_way_goes_on_as_long_as_its_caller_would_be_let_in_as_the_same() {
-        let (gate, desk) = gate();
+        let (gate, desk) = gate_of("");
         let set = async |name: &str, words: &str| {
             let words = words.split_whitespace().map(str::to_owned).collect();
             desk.set("root", name, words).await.unwrap();

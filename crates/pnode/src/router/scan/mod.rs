@@ -11,7 +11,7 @@
 //! merges their pages: such a page of the answer is no snapshot of anything, and says so.
 //!
 //! A page says where the scan goes on behind it. For who wants to hear of a scan that finds nothing for long, pages without records say
-//! that, too ([`silence`]): of several partitions as far as all of them have come, and what is known to come first is not held back.
+//! that, too ([`silence`]): of several partitions as far as all of them have come, with what is known to come first.
 //!
 //! Bounds: a page or two per partition, and a page or two on their way to the caller. Pages are fetched as they are taken. A scan
 //! begins when there is room for all of these, of pages as large as there is room for. A record that is longer than a page comes
