@@ -100,7 +100,7 @@ impl RaftLog {
 
     /// How many partitions share the log.
     pub fn partitions(&self) -> usize {
-        self.shared().partitions().len()
+        self.shared().partition_count()
     }
 
     /// Takes nothing more, writes what is queued, answers who waits, and releases the directories.

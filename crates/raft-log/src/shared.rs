@@ -23,8 +23,7 @@ pub(crate) struct Shared {
     /// Segments that entries may lie in, by their process-wide number.
     pub segments: RwLock<HashMap<u32, Arc<Segment>>>,
     pub next_segment: AtomicU32,
-    /// By slot.
-    partitions: RwLock<Vec<Arc<Partition>>>,
+    partitions: RwLock<Partitions>,
     /// Tells background work to give up.
     pub closing: AtomicBool,
 }
@@ -39,6 +38,29 @@ pub(crate) struct Segment {
     pub file: Arc<dyn VfsFile>,
     /// No record in it has a smaller lsn.
     pub first_lsn: u64,
+}
+
+/// Thousands of them are looked up for each heartbeat and each group.
+#[derive(Default)]
+struct Partitions {
+    by_slot: Vec<Arc<Partition>>,
+    slots: HashMap<PartitionId, u32>,
+}
+
+impl Partitions {
+    fn get(&self, id: PartitionId) -> Option<&Arc<Partition>> {
+        self.by_slot.get(*self.slots.get(&id)? as usize)
+    }
+
+    /// Adds one to the next slot.
+    fn push(&mut self, id: PartitionId, state: PartitionState) -> Arc<Partition> {
+        let slot = self.by_slot.len() as u32;
+        let partition =
+            Arc::new(Partition { id, slot, state: Mutex::new(state), observer: RwLock::default() });
+        self.slots.insert(id, slot);
+        self.by_slot.push(partition.clone());
+        partition
+    }
 }
 
 pub(crate) struct Partition {
@@ -66,34 +88,29 @@ impl Shared {
 
     /// Adds the partition of the next slot; recovery does this before anything else runs.
     pub fn add_recovered(&self, id: PartitionId, state: PartitionState) {
-        let mut partitions = self.partitions.write();
-        let slot = partitions.len() as u32;
-        partitions.push(Arc::new(Partition {
-            id,
-            slot,
-            state: Mutex::new(state),
-            observer: RwLock::default(),
-        }));
+        self.partitions.write().push(id, state);
     }
 
     pub fn partition(&self, id: PartitionId) -> Arc<Partition> {
-        if let Some(found) = self.partitions.read().iter().find(|p| p.id == id) {
+        if let Some(found) = self.partitions.read().get(id) {
             return found.clone();
         }
         let mut partitions = self.partitions.write();
-        if let Some(found) = partitions.iter().find(|p| p.id == id) {
+        if let Some(found) = partitions.get(id) {
             return found.clone();
         }
         let slot = self.queue.add_partition(id.0);
-        debug_assert_eq!(slot as usize, partitions.len());
-        let state = Mutex::new(PartitionState::new(self.cache_bytes));
-        let partition = Arc::new(Partition { id, slot, state, observer: RwLock::default() });
-        partitions.push(partition.clone());
-        partition
+        debug_assert_eq!(slot as usize, partitions.by_slot.len());
+        partitions.push(id, PartitionState::new(self.cache_bytes))
     }
 
+    /// By slot.
     pub fn partitions(&self) -> Vec<Arc<Partition>> {
-        self.partitions.read().clone()
+        self.partitions.read().by_slot.clone()
+    }
+
+    pub fn partition_count(&self) -> usize {
+        self.partitions.read().by_slot.len()
     }
 
     /// Must be found: the caller saw an entry in it under the partition's lock, and a segment leaves the table only after all

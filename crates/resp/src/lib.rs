@@ -40,6 +40,6 @@ pub use config::{Order, Patience, RespConfig, TCP_KEEPALIVE_S_DEFAULT};
 pub use metrics::RespMetrics;
 pub use server::{Common, RespServer};
 pub use store::{
-    ElementPage, ElementRange, InLine, Look, Named, Position, SetCondition, SetDone, Store, Walk, between,
-    one_by_one,
+    ElementPage, ElementRange, ElementStep, InLine, Look, Named, Position, STEP_TIME_MAX, SetCondition,
+    SetDone, Store, Walk, between, one_by_one,
 };

@@ -2,13 +2,19 @@
 
 use std::any::Any;
 use std::future::Future;
+use std::time::Duration;
 
 use bytes::Bytes;
+use futures::TryFutureExt;
 use futures::stream::{FuturesUnordered, Stream, StreamExt};
 use sextant_common::Result;
 use sextant_common::database::Database;
 use sextant_common::marks::Kind;
 use sextant_common::operation::{Condition, Lane, Operation, Put, Record, WriteOutcome};
+
+/// How long a step over keys, or over elements of an object, searches for the next one, and goes on when it has found some: a client
+/// gets a cursor that is behind deleted ones, too.
+pub const STEP_TIME_MAX: Duration = Duration::from_millis(500);
 
 /// When a `SET` takes effect.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -83,6 +89,15 @@ pub struct ElementPage {
     pub has_more: bool,
     /// It took several readings: the elements of before the first one that is here were looked for earlier.
     pub took_several: bool,
+}
+
+/// What a search for the first elements of a range has come to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ElementStep {
+    Found(ElementPage),
+    /// None so far: this is left of the range, and was not looked at. What is before it was looked at piece by piece, each at a moment of
+    /// its own.
+    Searched(ElementRange),
 }
 
 /// What became of some of the sets of a [`Store::set_each`]: their places, and the outcomes.
@@ -163,6 +178,11 @@ pub trait Store: Clone + Send + Sync + 'static {
 
     /// The first elements of a range, of one object's: at most as many as the limit says, and at least one, if there is one.
     fn element_page(&self, range: ElementRange) -> impl Future<Output = Result<ElementPage>> + Send;
+
+    /// The same for as long as a step takes ([`STEP_TIME_MAX`]), if none is found by then. The default: for as long as it takes.
+    fn element_step(&self, range: ElementRange) -> impl Future<Output = Result<ElementStep>> + Send {
+        self.element_page(range).map_ok(ElementStep::Found)
+    }
 
     /// The object of this key is gone, or another one has taken its place: what elements it has left may be swept away. Nothing
     /// depends on whether, and when, that is done.

@@ -152,11 +152,12 @@ impl Page {
     /// The page, and how many bytes of files it took.
     fn read(self) -> Result<(PageAnswer, u64)> {
         let (direction, look) = (self.direction, Caching::Look);
-        let open =
-            |table| TableIter::with_pieces(table, self.range.clone(), direction, look, self.piece_bytes);
-        let iters = self.tables.into_iter().map(open).collect::<Result<Vec<_>>>()?;
-        let mut merge = Merge::new(iters, self.direction);
-        // (As much again as it took to open them, at least: what is read anew for each page pays.)
+        let waiting =
+            |table| TableIter::waiting(table, self.range.clone(), direction, look, self.piece_bytes);
+        let iters = self.tables.into_iter().map(waiting).collect();
+        let mut merge = Merge::of_waiting(iters, direction)?;
+        // (As much again as it took to come to the first record, at least: what is read anew for each page pays. Tables that it
+        // comes to later are what it was to read.)
         let read_bytes_max = self.read_bytes_max.max(2 * merge.disk_bytes());
         let mut records = Vec::new();
         let mut bytes = 0;
@@ -187,24 +188,31 @@ impl Page {
 
 #[cfg(test)]
 mod tests {
+    use std::slice::from_ref;
+
     use super::*;
-    use crate::testing::{Model, open_model, options};
+    use crate::testing::{Model, open_bytes, open_model, options, sst_id, table_bytes};
+
+    /// The first page of all keys, without limits.
+    fn page_of(tables: &[Arc<Table>], direction: Direction) -> Page {
+        Page {
+            tables: tables.to_vec(),
+            piece_bytes: SCAN_FIRST_BYTES,
+            range: KeyRange::all(),
+            direction,
+            records_max: PAGE_RECORDS_MAX,
+            bytes_max: PAGE_BYTES_MAX,
+            first_bytes_max: usize::MAX,
+            read_bytes_max: u64::MAX,
+        }
+    }
 
     /// Keys of all pages over these tables, in their order, and how many pages there are.
     fn walk(tables: &[Arc<Table>], direction: Direction, read_bytes_max: u64) -> (Vec<Bytes>, usize) {
         let (mut keys, mut pages) = (Vec::<Bytes>::new(), 0);
         let mut range = KeyRange::all();
         loop {
-            let page = Page {
-                tables: tables.to_vec(),
-                piece_bytes: SCAN_FIRST_BYTES,
-                range: range.clone(),
-                direction,
-                records_max: PAGE_RECORDS_MAX,
-                bytes_max: PAGE_BYTES_MAX,
-                first_bytes_max: usize::MAX,
-                read_bytes_max,
-            };
+            let page = Page { range: range.clone(), read_bytes_max, ..page_of(tables, direction) };
             let (answer, _) = page.read().unwrap();
             let PageAnswer::Records { records, complete } = answer else { panic!("{answer:?}") };
             keys.extend(records.into_iter().map(|record| record.key));
@@ -237,6 +245,68 @@ mod tests {
                 found == all && (2..keys.len()).contains(&pages),
                 "opening the tables is not all: {pages}"
             );
+        }
+    }
+
+    /// Ten keys of each of so many neighbours.
+    fn keys_of(tables: std::ops::Range<u32>) -> impl Iterator<Item = Vec<u8>> {
+        tables.flat_map(|table| (0..10).map(move |i| format!("key{table:02}{i}").into_bytes()))
+    }
+
+    /// Tables without a key in common; the first block of one of them is damaged, if one is named.
+    fn neighbours(tables: u32, damaged: Option<u32>) -> Vec<Arc<Table>> {
+        let open = |table: u32| {
+            let keys = keys_of(table..table + 1);
+            let model: Model = keys.map(|key| (key, (vec![7; 4000], 2, false))).collect();
+            let (mut bytes, _) = table_bytes(&model, sst_id(table), options(false));
+            bytes[100] ^= u8::from(damaged == Some(table));
+            Arc::new(open_bytes(bytes, sst_id(table), 1 << 20).unwrap().table)
+        };
+        (0..tables).map(open).collect()
+    }
+
+    #[test]
+    fn a_page_reads_only_tables_that_it_comes_to() {
+        let tables = neighbours(20, None);
+        let newer: Model = keys_of(0..20).step_by(3).map(|key| (key, (Vec::new(), 3, true))).collect();
+        let older: Model = keys_of(0..20).step_by(2).map(|key| (key, (vec![8; 50], 1, false))).collect();
+        let (newer, older) = (open_model(&newer, 90, options(false)), open_model(&older, 91, options(false)));
+        let between = |tables: &[Arc<Table>]| [from_ref(&newer), tables, from_ref(&older)].concat();
+        for (direction, reached) in [(Direction::Forward, 0..2), (Direction::Backward, 18..20)] {
+            let read = |tables: &[Arc<Table>]| {
+                let (answer, bytes) = Page { records_max: 15, ..page_of(tables, direction) }.read().unwrap();
+                (answer.records().to_vec(), bytes)
+            };
+            let of_one_level = read(&tables);
+            assert_eq!(of_one_level.0.len(), 15);
+            assert_eq!(of_one_level, read(&tables[reached.clone()]));
+            let of_three = read(&between(&tables));
+            assert!(of_three.0.iter().any(|record| record.value.is_none()));
+            assert_eq!(of_three, read(&between(&tables[reached])));
+        }
+    }
+
+    #[test]
+    fn damage_is_an_error_of_pages_that_come_to_it() {
+        for direction in [Direction::Forward, Direction::Backward] {
+            let tables = neighbours(3, Some(1));
+            let (answer, _) = Page { records_max: 9, ..page_of(&tables, direction) }.read().unwrap();
+            assert!(answer.records().len() == 9 && !tables[1].is_damaged());
+            let error = page_of(&tables, direction).read().unwrap_err();
+            assert!(error.kind == ErrorKind::Corrupt && tables[1].is_damaged(), "{error}");
+        }
+    }
+
+    #[test]
+    fn tables_that_a_page_comes_to_later_count_as_what_it_reads() {
+        let newer: Model = keys_of(0..40).map(|key| (key, (Vec::new(), 3, true))).collect();
+        let mut tables = neighbours(40, None);
+        tables.insert(0, open_model(&newer, 90, options(false)));
+        for direction in [Direction::Forward, Direction::Backward] {
+            let (found, pages) = walk(&tables, direction, 4 * SCAN_FIRST_BYTES);
+            let mut keys: Vec<_> = found.iter().map(|key| key.to_vec()).collect();
+            keys.sort();
+            assert!(keys.into_iter().eq(keys_of(0..40)) && (10..100).contains(&pages), "{pages} pages");
         }
     }
 }

@@ -8,8 +8,9 @@ use futures::StreamExt;
 use sextant_common::ids::PartitionId;
 use sextant_common::key_range::KeyRange;
 use sextant_common::manifest::{SstMeta, TableOptions};
-use sextant_common::operation::ReadMode;
-use sextant_resp::{Position, Store, Walk};
+use sextant_common::object::{ELEMENTS_TABLE, Tag, element_key, element_range};
+use sextant_common::operation::{Lane, Operation, ReadMode};
+use sextant_resp::{ElementRange, ElementStep, Position, Store, Walk};
 
 use crate::frontend::RespStore;
 use crate::testing::{Cluster, until};
@@ -573,6 +574,48 @@ async fn a_step_over_the_keys_of_a_database_ends_behind_deleted_ones_too() {
     }
     assert_eq!(found, ["b0", "b1"]);
     assert!(without >= 2, "{without} steps found nothing");
+}
+
+#[tokio::test]
+async fn a_step_over_the_elements_of_an_object_ends_behind_removed_ones_too() {
+    let cluster = Cluster::start(1).await;
+    let pnode = cluster.pnode().await;
+    let store = RespStore::new(pnode.clone(), 16);
+    let name = |field: &str| element_key(b"h", 7, Tag::Field, field.as_bytes());
+    let fields = (0..150).flat_map(|i| [format!("a{i:03}"), format!("c{i:03}")]);
+    let removed: Vec<Bytes> = fields.map(|field| name(&field)).collect();
+    let put = |key: Bytes| Operation::put(ELEMENTS_TABLE, key, "v");
+    let puts = removed.iter().cloned().chain([name("b")]).map(put).collect();
+    store.execute(puts, Lane::Single).await.unwrap();
+    let removals = removed.into_iter().map(|key| Operation::delete(ELEMENTS_TABLE, key)).collect();
+    store.execute(removals, Lane::Single).await.unwrap();
+    cluster.settled(&pnode, 0).await;
+    cut_pages(&cluster, Some(1));
+    let (start, end) = element_range(b"h", 7, Tag::Field);
+    for reverse in [false, true] {
+        let whole = ElementRange { start: start.clone(), end: end.clone(), reverse, limit: 10 };
+        let (mut left, mut in_vain) = (whole.clone(), 0);
+        let found = loop {
+            match store.element_step(left.clone()).await.unwrap() {
+                ElementStep::Found(found) => break found,
+                ElementStep::Searched(rest) => {
+                    let gets_on = match reverse {
+                        false => rest.start > left.start && rest.end == left.end,
+                        true => rest.start == left.start && rest.end < left.end,
+                    };
+                    assert!(gets_on && rest.start < rest.end, "{rest:?} of {left:?}");
+                    (left, in_vain) = (rest, in_vain + 1);
+                }
+            }
+        };
+        assert!(in_vain >= 2, "{in_vain} steps found nothing");
+        assert_eq!(found.elements, [(name("b"), Bytes::from_static(b"v"))]);
+        assert!(found.has_more, "nobody has looked behind it");
+        // Who waits for as long as it takes finds the same.
+        let waited_for = store.element_page(whole).await.unwrap();
+        assert_eq!(waited_for.elements, found.elements);
+        assert!(waited_for.took_several);
+    }
 }
 
 #[tokio::test]

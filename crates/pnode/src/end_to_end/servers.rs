@@ -236,6 +236,66 @@ async fn resp_serves_the_default_table() {
     server.shutdown().await;
 }
 
+/// The elements of an object as steps over it find them, and how many steps found none.
+async fn steps(cluster: &Cluster, addr: std::net::SocketAddr, command: &str) -> (Vec<String>, usize) {
+    let (mut cursor, mut found, mut in_vain) = ("0".to_owned(), Vec::new(), 0);
+    for _ in 0..1000 {
+        let asked = format!("{command} {cursor}\r\nPING\r\n");
+        let answer = exchange(cluster, addr, &asked, "+PONG\r\n").await;
+        let lines: Vec<&str> = answer.split("\r\n").collect();
+        let ["*2", _, next, count, elements @ ..] = &lines[..] else {
+            panic!("{command}: {answer}");
+        };
+        in_vain += usize::from(*count == "*0");
+        let is_text = |line: &&&str| line.starts_with(char::is_alphanumeric);
+        found.extend(elements.iter().filter(is_text).map(|line| (*line).to_owned()));
+        if *next == "0" {
+            return (found, in_vain);
+        }
+        cursor = (*next).to_owned();
+    }
+    panic!("{command}: it comes to no end")
+}
+
+#[tokio::test]
+async fn a_scan_of_an_object_gets_behind_removed_elements_step_by_step_and_other_reads_at_once() {
+    let cluster = Cluster::start(1).await;
+    let (server, _, _) = server(&cluster).await;
+    let addr = server.resp_addr().unwrap();
+    let names: Vec<String> = (0..150).map(|at| format!("b{at:03}")).collect();
+    let removed = names.join(" ");
+    let fields: String = names.iter().map(|name| format!(" {name} v")).collect();
+    let members: String = names.iter().map(|name| format!(" 1 {name}")).collect();
+    for (put, remove) in [
+        (format!("HSET h a v{fields} z v"), format!("HDEL h {removed}")),
+        (format!("SADD s a {removed} z"), format!("SREM s {removed}")),
+        (format!("ZADD q 1 a{members} 1 z"), format!("ZREM q {removed}")),
+    ] {
+        // (Together they would leave nothing of what goes.)
+        for (command, count) in [(put, 152), (remove, 150)] {
+            let answer = exchange(&cluster, addr, &format!("{command}\r\nPING\r\n"), "+PONG\r\n").await;
+            assert_eq!(answer, format!(":{count}\r\n+PONG\r\n"), "{command}");
+            cluster.settled(server.local(), 0).await;
+        }
+    }
+    cluster.leader().state.lock().page_records = Some(1);
+    for (command, expected) in [
+        ("HSCAN h", &["a", "v", "z", "v"][..]),
+        ("SSCAN s", &["a", "z"][..]),
+        ("ZSCAN q", &["a", "1", "z", "1"][..]),
+    ] {
+        let (found, in_vain) = steps(&cluster, addr, command).await;
+        assert_eq!(found, expected, "{command}");
+        assert!(in_vain >= 1, "{command}");
+    }
+    let reads = "HGETALL h\r\nSMEMBERS s\r\nZRANGE q 0 -1\r\nZRANK q z\r\nPING\r\n";
+    let answer = exchange(&cluster, addr, reads, "+PONG\r\n").await;
+    let members = "*2\r\n$1\r\na\r\n$1\r\nz\r\n";
+    let fields = "*4\r\n$1\r\na\r\n$1\r\nv\r\n$1\r\nz\r\n$1\r\nv\r\n";
+    assert_eq!(answer, format!("{fields}{members}{members}:1\r\n+PONG\r\n"));
+    server.shutdown().await;
+}
+
 #[tokio::test]
 async fn a_hot_list_of_a_partition_without_a_leader_takes_no_more_turns_than_its_share() {
     let cluster = Cluster::start(2).await;

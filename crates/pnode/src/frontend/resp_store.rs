@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use futures::{Stream, StreamExt};
@@ -14,8 +13,8 @@ use sextant_common::object::{ELEMENTS_TABLE, elements_options, inner_key};
 use sextant_common::operation::{Lane, OpOutcome, Operation, Put, ReadMode, Record, WriteOutcome};
 use sextant_common::{Error, ErrorKind, Result};
 use sextant_resp::{
-    ElementPage, ElementRange, InLine, Look, Named, Position, SetCondition, SetDone, Store, Walk, between,
-    one_by_one,
+    ElementPage, ElementRange, ElementStep, InLine, Look, Named, Position, STEP_TIME_MAX, SetCondition,
+    SetDone, Store, Walk, between, one_by_one,
 };
 
 use super::shares::{Place, Shares};
@@ -26,9 +25,6 @@ use crate::pnode::PNode;
 use crate::router;
 use crate::write::check_is_batch;
 
-/// How long a step of a walk searches for the next key, and goes on when it has found some: a client gets a cursor that is behind
-/// deleted keys, too.
-const WALK_SILENCE_MAX: Duration = Duration::from_millis(500);
 /// Partitions that one step of a walk over the keys asks, one after the other.
 const PARTITIONS_A_STEP: usize = 16;
 /// Records that servers are asked for at once, at least, where fewer elements are wanted.
@@ -302,38 +298,50 @@ impl Store for RespStore {
         }
     }
 
-    async fn element_page(&self, range: ElementRange) -> Result<ElementPage> {
+    async fn element_page(&self, mut range: ElementRange) -> Result<ElementPage> {
+        let mut took_several = false;
+        loop {
+            match self.element_step(range).await? {
+                ElementStep::Found(page) => {
+                    took_several |= page.took_several;
+                    return Ok(ElementPage { took_several, ..page });
+                }
+                ElementStep::Searched(rest) => (range, took_several) = (rest, true),
+            }
+        }
+    }
+
+    async fn element_step(&self, range: ElementRange) -> Result<ElementStep> {
         let ElementRange { start, end, reverse, limit } = range;
         let _place = self.enter_by_element(&start)?;
         let partition = self.pnode.core().views.slot_map.partition_of(&start, &elements_options());
         let range = ScanRange {
-            start,
-            end,
+            start: start.clone(),
+            end: end.clone(),
             reverse,
             limit,
             // (Deleted elements count: they are passed over in fewer steps.)
             page_records: u32::try_from(limit.max(ELEMENTS_AT_LEAST)).unwrap_or(u32::MAX),
             partition: Some(partition),
             first_page: true,
-            ..ScanRange::default()
+            silence_max: Some(STEP_TIME_MAX),
         };
-        let mut pages = self.pnode.scan(self.database.elements(), range);
-        let mut took_several = false;
-        loop {
-            let page = match pages.next_page().await {
-                None => return Ok(ElementPage::default()),
-                Some(Err(e)) if e.kind == ErrorKind::UnknownTable => return Ok(ElementPage::default()),
-                Some(page) => page?,
-            };
-            took_several |= page.passed_over;
-            if !page.records.is_empty() || !page.has_more {
-                // (A scan is over at its limit; the range is not.)
-                let has_more = page.has_more || page.records.len() as u64 >= limit;
-                let elements = page.records.into_iter().map(|(key, record)| (key, record.value)).collect();
-                return Ok(ElementPage { elements, has_more, took_several });
-            }
-            took_several = true;
+        let nothing = || Ok(ElementStep::Found(ElementPage::default()));
+        let page = match self.pnode.scan(self.database.elements(), range).next_page().await {
+            None => return nothing(),
+            Some(Err(e)) if e.kind == ErrorKind::UnknownTable => return nothing(),
+            Some(page) => page?,
+        };
+        if let Some(at) = page.goes_on_at.filter(|_| page.records.is_empty()) {
+            // (A copy, or it would hold the whole page.)
+            let at = Bytes::copy_from_slice(&at);
+            let (start, end) = if reverse { (start, at) } else { (at, end) };
+            return Ok(ElementStep::Searched(ElementRange { start, end, reverse, limit }));
         }
+        // (A scan is over at its limit; the range is not.)
+        let has_more = page.has_more || page.records.len() as u64 >= limit;
+        let elements = page.records.into_iter().map(|(key, record)| (key, record.value)).collect();
+        Ok(ElementStep::Found(ElementPage { elements, has_more, took_several: page.passed_over }))
     }
 
     fn is_garbage(&self, key: &[u8]) {
@@ -348,7 +356,7 @@ impl Store for RespStore {
         let (mut keys, mut part) = (Vec::<Named>::new(), part as usize);
         let last = part.saturating_add(PARTITIONS_A_STEP);
         let clock = &*self.pnode.core().env.clock;
-        let until_ns = clock.holder_ns().saturating_add(WALK_SILENCE_MAX.as_nanos() as u64);
+        let until_ns = clock.holder_ns().saturating_add(STEP_TIME_MAX.as_nanos() as u64);
         let mut goes_on = true;
         while goes_on && (keys.len() as u64) < limit {
             let Some(partition) = partitions.get(part) else { return Ok((keys, None)) };
@@ -360,7 +368,7 @@ impl Store for RespStore {
                 limit: left,
                 page_records: left as u32,
                 partition: Some(*partition),
-                silence_max: Some(WALK_SILENCE_MAX),
+                silence_max: Some(STEP_TIME_MAX),
                 ..ScanRange::default()
             };
             let before = keys.len();

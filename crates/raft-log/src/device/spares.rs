@@ -179,7 +179,9 @@ impl Spares {
         let pause_ns = if self.has_ready() { RETRY_READY_NS } else { RETRY_NS };
         let is_recent = self.full_since_ns.is_some_and(|since| now.saturating_sub(since) < pause_ns);
         let pausing = is_recent && !self.freed;
-        if self.making.is_some() || pausing || is_early(used, capacity) || !self.are_few() {
+        // (Of a full disk it has to be known that there is room again, however little is written meanwhile.)
+        let may_wait = is_early(used, capacity) && !self.is_exhausted();
+        if self.making.is_some() || pausing || may_wait || !self.are_few() {
             return Ok(());
         }
         self.freed = false;

@@ -281,3 +281,23 @@ async fn files_that_a_purge_has_freed_are_tried_for_at_once() {
     log.shutdown().await;
     disks.assert_sound();
 }
+
+#[tokio::test(start_paused = true)]
+async fn space_that_returns_is_found_though_little_is_written_to_the_segment() {
+    let mut disks = Disks::new(5, 1);
+    disks.server.vfs.set_capacity(Some(3 * SEGMENT_BYTES));
+    let log = disks.server.open().await.unwrap();
+    disks.fill(&log, &SeededRng::new(5)).await;
+    disks.refuse(Some(ENOSPC));
+    disks.server.vfs.set_capacity(None);
+    // What a purge has given back is the next segment, and is hardly used.
+    zero(&log).purge(log_id(1, disks.last)).await.unwrap();
+    disks.wait_for_room(&log, 20_000).await;
+    disks.append(&log, 10_000).await.unwrap();
+    disks.pass(Duration::from_secs(30)).await;
+    assert!(log.check_room(2 * SEGMENT_BYTES).is_err(), "there is no file but this one");
+    disks.refuse(None);
+    disks.wait_for_room(&log, 2 * SEGMENT_BYTES).await;
+    disks.assert_sound();
+    log.shutdown().await;
+}

@@ -11,8 +11,9 @@ mod fences;
 mod graveyard;
 mod heal;
 mod open;
+mod tables;
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -24,6 +25,7 @@ use sextant_common::sstable::OrderNumber;
 
 use self::fences::Fences;
 use self::graveyard::{Deleted, Graveyard};
+use self::tables::Tables;
 use crate::data_dir::{DataDir, Taken, Temporary};
 use crate::table::block_cache::BlockCache;
 use crate::table::{Opened, Table};
@@ -112,8 +114,6 @@ pub enum Replace {
     },
 }
 
-pub type Tables = HashMap<SstId, Entry>;
-
 fn lineage_of(table: &Table) -> u64 {
     table.meta().origin.as_ref().map_or(0, |o| o.lineage)
 }
@@ -135,7 +135,7 @@ impl Catalog {
     /// An empty catalog; [`Catalog::load`] opens what the directory holds.
     pub fn new(dir: DataDir, cache: Arc<BlockCache>) -> Result<Self> {
         let fences = Fences::read(&dir)?;
-        let (tables, changes) = (RwLock::new(HashMap::new()), Mutex::new(false));
+        let (tables, changes) = (RwLock::new(Tables::default()), Mutex::new(false));
         let (next_number, repairs) = (AtomicU64::new(1), Mutex::default());
         let deleted = Graveyard::default();
         Ok(Self { dir, cache, tables, changes, fences, next_number, repairs, deleted })
@@ -170,10 +170,7 @@ impl Catalog {
     /// The tables of a partition, by id.
     pub fn inventory(&self, partition: PartitionId) -> Vec<(SstId, Entry)> {
         let tables = self.tables.read();
-        let of_partition = tables.iter().filter(|(id, _)| id.partition == partition);
-        let mut entries: Vec<_> = of_partition.map(|(id, entry)| (*id, entry.clone())).collect();
-        entries.sort_by_key(|(id, _)| *id);
-        entries
+        tables.of_partition(partition).map(|(id, entry)| (*id, entry.clone())).collect()
     }
 
     pub fn cache(&self) -> &Arc<BlockCache> {
@@ -323,7 +320,7 @@ impl Catalog {
             Some(Some(of_table)) => of_table == lineage,
             // Not readable: it is the group's if everything is that can be read of the partition.
             Some(None) => {
-                let of_partition = tables.iter().filter(|(other, _)| other.partition == id.partition);
+                let of_partition = tables.of_partition(id.partition);
                 let mut lineages = of_partition.filter_map(|(_, entry)| entry.lineage()).peekable();
                 lineages.peek().is_some() && lineages.all(|l| l == lineage)
             }
@@ -333,8 +330,7 @@ impl Catalog {
     /// How many tables there are: of the partition, and in all.
     pub fn count(&self, partition: PartitionId) -> (u64, u64) {
         let tables = self.tables.read();
-        let own = tables.keys().filter(|id| id.partition == partition).count();
-        (own as u64, tables.len() as u64)
+        (tables.count_of(partition) as u64, tables.len() as u64)
     }
 
     /// Nothing changes on the disk from now on, and somebody else may open the directory.

@@ -44,7 +44,7 @@ enum Cursor {
     Backward(BackwardCursor),
 }
 
-/// Stands on a record of the range, or is at its end.
+/// Stands on a record of the range, or is at its end; or waits before the first, and has read nothing.
 #[derive(Debug)]
 pub struct TableIter {
     table: Arc<Table>,
@@ -56,6 +56,7 @@ pub struct TableIter {
     /// A job has a dictionary of its own (and the room for it).
     unpacker: Option<Unpacker>,
     cursor: Option<Cursor>,
+    waits: bool,
     /// The bound ahead lies within the table, so that it has to be checked at every record.
     bounded: bool,
 }
@@ -75,6 +76,19 @@ impl TableIter {
         caching: Caching,
         bytes_max: u64,
     ) -> Result<Self> {
+        let mut iter = Self::waiting(table, range, direction, caching, bytes_max);
+        iter.open()?;
+        Ok(iter)
+    }
+
+    /// The same, but it waits to be opened (unless the range and the table have no key in common: then it is at its end).
+    pub(crate) fn waiting(
+        table: Arc<Table>,
+        range: KeyRange,
+        direction: Direction,
+        caching: Caching,
+        bytes_max: u64,
+    ) -> Self {
         let meta = table.meta();
         let below = !range.end.is_empty() && range.end <= meta.min_key;
         let overlaps =
@@ -88,7 +102,7 @@ impl TableIter {
             Caching::Bypass => ReadAhead::new(bytes_max, bytes_max),
         };
         let index = IndexCursor::new(direction, caching);
-        let mut iter = Self {
+        Self {
             table,
             range,
             direction,
@@ -97,19 +111,38 @@ impl TableIter {
             read_ahead,
             unpacker: None,
             cursor: None,
+            waits: overlaps,
             bounded,
-        };
-        if overlaps {
-            if caching == Caching::Bypass {
-                iter.unpacker = Some(iter.table.own_unpacker()?);
-            }
-            match direction {
-                Direction::Forward => iter.seek_forward()?,
-                Direction::Backward => iter.seek_backward()?,
-            }
-            iter.settle()?;
         }
-        Ok(iter)
+    }
+
+    /// Goes to the first record of the range, if it waits before it.
+    pub(crate) fn open(&mut self) -> Result<()> {
+        if !std::mem::take(&mut self.waits) {
+            return Ok(());
+        }
+        if self.caching == Caching::Bypass {
+            self.unpacker = Some(self.table.own_unpacker()?);
+        }
+        match self.direction {
+            Direction::Forward => self.seek_forward()?,
+            Direction::Backward => self.seek_backward()?,
+        }
+        self.settle()
+    }
+
+    pub(super) fn waits(&self) -> bool {
+        self.waits
+    }
+
+    /// No record of the table and the range comes before this key: known without reading.
+    fn bound(&self) -> &[u8] {
+        let (KeyRange { start, end }, meta) = (&self.range, self.table.meta());
+        match self.direction {
+            Direction::Forward => std::cmp::max(&start[..], &meta.min_key[..]),
+            Direction::Backward if end.is_empty() => &meta.max_key[..],
+            Direction::Backward => std::cmp::min(&end[..], &meta.max_key[..]),
+        }
     }
 
     fn seek_forward(&mut self) -> Result<()> {
@@ -198,13 +231,17 @@ impl TableIter {
     }
 
     pub fn is_at_end(&self) -> bool {
-        self.cursor.is_none()
+        self.cursor.is_none() && !self.waits
     }
 
-    /// The key of the present record; empty at the end.
+    /// The key of the present record; empty at the end. While it waits: one that none of its records comes before.
     #[inline]
     pub fn key(&self) -> &[u8] {
-        self.slot_and_key().map_or(&[], |(_, key)| key)
+        match self.slot_and_key() {
+            Some((_, key)) => key,
+            None if self.waits => self.bound(),
+            None => &[],
+        }
     }
 
     pub fn seq(&self) -> u64 {

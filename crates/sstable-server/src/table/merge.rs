@@ -1,4 +1,7 @@
 //! Merging walks over several tables: the newest record of each key.
+//!
+//! A walk that waits has its place by a key that none of its records comes before, and is opened when it is the next one. So a
+//! table is read only if the merge comes to its keys, and no record is given before all that are newer are known.
 
 use std::cmp::Ordering;
 
@@ -13,8 +16,8 @@ use super::iter::TableIter;
 #[derive(Debug)]
 pub struct Merge {
     iters: Vec<TableIter>,
-    /// Indices of the walks that are not at their end, as a binary heap: the first has the next key, and among equal
-    /// keys the newest record.
+    /// Indices of the walks that are not at their end, as a binary heap: the first is open, has the next key, and among
+    /// equal keys the newest record.
     heap: Vec<usize>,
     direction: Direction,
     passed_key: Vec<u8>,
@@ -23,7 +26,7 @@ pub struct Merge {
 }
 
 impl Merge {
-    /// `iters` newest first, all in this direction.
+    /// `iters` newest first, all open and in this direction.
     pub fn new(iters: Vec<TableIter>, direction: Direction) -> Self {
         let heap = (0..iters.len()).filter(|i| !iters[*i].is_at_end()).collect();
         let disk_bytes = iters.iter().map(TableIter::disk_bytes).sum();
@@ -32,6 +35,13 @@ impl Merge {
             merge.sift_down(at);
         }
         merge
+    }
+
+    /// The same of walks that may wait.
+    pub(crate) fn of_waiting(iters: Vec<TableIter>, direction: Direction) -> Result<Self> {
+        let mut merge = Self::new(iters, direction);
+        merge.open_first()?;
+        Ok(merge)
     }
 
     pub fn is_at_end(&self) -> bool {
@@ -104,12 +114,29 @@ impl Merge {
             self.iters[first].advance()?;
             self.disk_bytes += self.iters[first].disk_bytes() - before;
             self.passed += 1;
-            if self.iters[first].is_at_end() {
-                self.heap.swap_remove(0);
-            }
-            self.sift_down(0);
+            self.settle_first(first);
+        }
+        self.open_first()
+    }
+
+    /// Opens walks until the next one is open.
+    fn open_first(&mut self) -> Result<()> {
+        while let Some(first) = self.heap.first().copied()
+            && self.iters[first].waits()
+        {
+            self.iters[first].open()?;
+            self.disk_bytes += self.iters[first].disk_bytes();
+            self.settle_first(first);
         }
         Ok(())
+    }
+
+    /// Gives the first walk, which has moved, its place.
+    fn settle_first(&mut self, first: usize) {
+        if self.iters[first].is_at_end() {
+            self.heap.swap_remove(0);
+        }
+        self.sift_down(0);
     }
 
     fn sift_down(&mut self, mut at: usize) {

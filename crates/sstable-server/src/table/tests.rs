@@ -111,9 +111,13 @@ proptest! {
         }
         let tables: Vec<_> = models.iter().enumerate().map(|(i, m)| open_model(m, i as u32, options(lz4))).collect();
         let range = if whole { KeyRange::all() } else { range(start, end) };
-        for direction in [Direction::Forward, Direction::Backward] {
-            let iters = tables.iter().map(|t| TableIter::new(t.clone(), range.clone(), direction, Caching::Look)).collect::<Result<Vec<_>>>().unwrap();
-            let mut merge = Merge::new(iters, direction);
+        for (direction, waits) in [Direction::Forward, Direction::Backward].into_iter().flat_map(|d| [(d, false), (d, true)]) {
+            let waiting = |t: &Arc<Table>| TableIter::waiting(t.clone(), range.clone(), direction, Caching::Look, 1 << 16);
+            let mut iters: Vec<_> = tables.iter().map(waiting).collect();
+            if !waits {
+                iters.iter_mut().for_each(|iter| iter.open().unwrap());
+            }
+            let mut merge = if waits { Merge::of_waiting(iters, direction).unwrap() } else { Merge::new(iters, direction) };
             let mut records = Vec::new();
             while !merge.is_at_end() {
                 records.push((merge.key().to_vec(), (merge.value().to_vec(), merge.seq(), merge.is_tombstone())));

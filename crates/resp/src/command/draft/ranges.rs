@@ -9,7 +9,7 @@ use sextant_common::object::{Header, Tag, element_range};
 
 use super::elements::TURN_ELEMENTS;
 use super::{Carried, Draft};
-use crate::store::{ElementRange, Store};
+use crate::store::{ElementRange, ElementStep, STEP_TIME_MAX, Store};
 
 /// What is passed over in memory takes less time, by this factor.
 const PASSED_OVER: usize = 16;
@@ -52,11 +52,30 @@ enum Kept {
     Nothing,
 }
 
+/// How much of a range is read, if it has that.
+#[derive(Clone, Copy, Debug)]
+struct Enough {
+    bytes: usize,
+    /// Whatever was found, it is enough behind elements that are gone. None: however long that takes.
+    until_ns: Option<u64>,
+    /// What is found has to be so at one moment, and not with what is missing before it.
+    is_one_page: bool,
+}
+
+impl Enough {
+    /// All up to its limit.
+    const ALL: Self = Self { bytes: usize::MAX, until_ns: None, is_one_page: false };
+    /// What comes together.
+    const SOME: Self = Self { bytes: 1, ..Self::ALL };
+}
+
 #[derive(Default)]
 struct Stored {
     elements: Vec<(Bytes, Bytes)>,
     /// There are no more.
     is_whole: bool,
+    /// Where it goes on, if that is not right behind the last one.
+    goes_on: Option<Bytes>,
 }
 
 /// The first elements of a range.
@@ -136,10 +155,22 @@ impl<S: Store> Draft<'_, S> {
         self.range_read(header, range, Kept::Names).await
     }
 
-    /// The first elements of a range from its start on, up to its limit; so many bytes of them are enough. (Pages of the store are
-    /// bounded: what it takes several for is not so at one moment.)
-    pub async fn page(&mut self, header: &Header, range: ElementRange, enough_bytes: usize) -> Carried<Page> {
-        self.page_read(header, range, Kept::All, enough_bytes).await
+    /// A step over a range: its first elements from its start on, up to its limit; so many bytes of them are enough. None: one page of
+    /// the store. (Those are bounded: what it takes several for is not so at one moment.) Where others were removed it may end with
+    /// few elements, or none, and says how far it has come.
+    pub async fn page(
+        &mut self,
+        header: &Header,
+        range: ElementRange,
+        enough_bytes: Option<usize>,
+    ) -> Carried<Page> {
+        let until_ns = self.env.clock.holder_ns().saturating_add(STEP_TIME_MAX.as_nanos() as u64);
+        let enough = Enough {
+            bytes: enough_bytes.unwrap_or(1),
+            until_ns: Some(until_ns),
+            is_one_page: enough_bytes.is_none(),
+        };
+        self.page_read(header, range, Kept::All, enough).await
     }
 
     /// Of two ranges before and behind a place, the one that has fewer elements, and how many. Both are read in turns, until one ends.
@@ -149,7 +180,7 @@ impl<S: Store> Draft<'_, S> {
         loop {
             for (at, nearer) in [Nearer::Before, Nearer::Behind].into_iter().enumerate() {
                 let range = ElementRange { limit, ..left[at].clone() };
-                let page = self.page_read(header, range, Kept::Nothing, 1).await?;
+                let page = self.page_read(header, range, Kept::Nothing, Enough::SOME).await?;
                 counts[at] += page.elements.len() as u64;
                 match page.rest {
                     Some(rest) => left[at] = rest,
@@ -165,24 +196,25 @@ impl<S: Store> Draft<'_, S> {
         header: &Header,
         range: ElementRange,
         kept: Kept,
-        enough_bytes: usize,
+        enough: Enough,
     ) -> Carried<Page> {
         if range.start >= range.end || range.limit == 0 {
             return Ok(Page::default());
         }
         let stored = match self.fresh.contains(&header.version) {
             true => Stored { is_whole: true, ..Stored::default() },
-            false => self.stored(header, range.clone(), kept, enough_bytes).await?,
+            false => self.stored(header, range.clone(), kept, enough).await?,
         };
-        let last = stored.elements.last().map(|(key, _)| after(key)).filter(|_| !stored.is_whole);
-        let mut goes_on = last;
+        let Stored { elements: stored, is_whole, goes_on } = stored;
+        let behind_last = || stored.last().map(|(key, _)| after(key));
+        let mut goes_on = goes_on.or_else(behind_last).filter(|_| !is_whole);
         let until = goes_on.as_ref().unwrap_or(&range.end);
         let most = usize::try_from(range.limit).unwrap_or(usize::MAX);
         // (No further than what says that there are more.)
         let mut walked = 0;
         let changed = self.elements.range::<Bytes, _>(&range.start..until).inspect(|_| walked += 1);
         let changed = changed.map(|(key, value)| (key.clone(), value.clone()));
-        let mut elements = merged(stored.elements, changed, most.saturating_add(1), |a, b| a.cmp(b));
+        let mut elements = merged(stored, changed, most.saturating_add(1), |a, b| a.cmp(b));
         if walked > 0 {
             self.look(elements.len() + walked / PASSED_OVER)?;
             if elements.len().max(walked / PASSED_OVER) > TURN_ELEMENTS {
@@ -217,7 +249,7 @@ impl<S: Store> Draft<'_, S> {
         };
         let mut found = match self.fresh.contains(&header.version) {
             true => vec![],
-            false => self.stored(header, wanted, kept, usize::MAX).await?.elements,
+            false => self.stored(header, wanted, kept, Enough::ALL).await?.elements,
         };
         let changed = self.elements.range::<Bytes, _>(&start..&end);
         let passed_over = changed.clone().count();
@@ -238,13 +270,13 @@ impl<S: Store> Draft<'_, S> {
         Ok(found)
     }
 
-    /// The first stored elements of a range; so many bytes of them are enough.
+    /// The first stored elements of a range.
     async fn stored(
         &mut self,
         header: &Header,
         wanted: ElementRange,
         kept: Kept,
-        enough_bytes: usize,
+        enough: Enough,
     ) -> Carried<Stored> {
         let most = usize::try_from(wanted.limit).unwrap_or(usize::MAX);
         let before = self.fetched.iter().position(|fetched| fetched.is_of(&wanted));
@@ -258,7 +290,7 @@ impl<S: Store> Draft<'_, S> {
             if self.looked / TURN_ELEMENTS > turn {
                 tokio::task::yield_now().await;
             }
-            return Ok(Stored { elements: found, is_whole });
+            return Ok(Stored { elements: found, is_whole, goes_on: None });
         }
         let more = match before {
             Some(_) => wanted.limit.clamp(AHEAD_ELEMENTS, AHEAD_ELEMENTS_MAX),
@@ -266,9 +298,9 @@ impl<S: Store> Draft<'_, S> {
         };
         let mut left = wanted.limit.saturating_add(more);
         let mut found: Vec<(Bytes, Bytes)> = Vec::new();
-        let (mut last_page_bytes, mut read_bytes, mut is_whole) = (0, 0, false);
+        let (mut last_page_bytes, mut read_bytes, mut is_whole, mut is_over) = (0, 0, false, false);
         let (mut from, mut to) = (wanted.start.clone(), wanted.end.clone());
-        while left > 0 && !is_whole && read_bytes < enough_bytes {
+        while left > 0 && !is_whole && !is_over && read_bytes < enough.bytes {
             let page = ElementRange {
                 start: from.clone(),
                 end: to.clone(),
@@ -278,10 +310,23 @@ impl<S: Store> Draft<'_, S> {
             // (The next one may be as long as the last one.)
             self.make_room(last_page_bytes)?;
             let turn = self.turns.turn(page.limit.min(header.count)).await?;
-            let page = self.store.element_page(page).await?;
+            let step = self.store.element_step(page).await?;
+            // (Others have theirs while it crosses what is gone.)
             drop(turn);
-            self.read.moments += if page.took_several { 2 } else { 1 };
             self.read.rests_on_header = true;
+            let page = match step {
+                ElementStep::Found(page) => page,
+                ElementStep::Searched(rest) => {
+                    self.read.moments += 1;
+                    is_whole = rest.start >= rest.end;
+                    is_over = enough.until_ns.is_some();
+                    (from, to) = (rest.start, rest.end);
+                    continue;
+                }
+            };
+            self.read.moments += if page.took_several && !enough.is_one_page { 2 } else { 1 };
+            let is_late = enough.until_ns.is_some_and(|until_ns| self.env.clock.holder_ns() >= until_ns);
+            is_over = page.took_several && is_late;
             last_page_bytes = self.count_page(&page.elements, kept)?;
             read_bytes += last_page_bytes;
             left = left.saturating_sub(page.elements.len() as u64);
@@ -308,9 +353,10 @@ impl<S: Store> Draft<'_, S> {
                 None => {}
             }
         }
-        let is_whole = is_whole && found.len() <= most;
+        let is_cut = found.len() > most;
         found.truncate(most);
-        Ok(Stored { elements: found, is_whole })
+        let goes_on = (is_over && !is_cut).then_some(from);
+        Ok(Stored { elements: found, is_whole: is_whole && !is_cut, goes_on })
     }
 
     /// The bytes of a page that was read.

@@ -17,7 +17,7 @@ use crate::store::{ElementRange, Position, Store};
 
 /// An object with no more elements comes in one page, whatever is asked for, as in Redis: if they are short.
 const SMALL: u64 = 128;
-/// More are not short: half a page of the store, which ends before 1 MiB. (It may end sooner, because of elements that are deleted.)
+/// More are not short: half a page of the store, which ends before 1 MiB. (It may end sooner, because of elements that are removed.)
 const SHORT_BYTES: usize = 512 * 1024;
 
 #[derive(Debug)]
@@ -51,9 +51,11 @@ impl Page {
         // (Of another object that has taken its place, all is new.)
         let is_of_it = start <= self.position.from && self.position.from < end;
         let start = if is_of_it { self.position.from.clone() } else { start };
-        // (Otherwise one page of the store, whatever it has: that is so at one moment.)
-        let (limit, enough_bytes) =
-            if header.count <= SMALL { (SMALL, SHORT_BYTES) } else { (self.count, 1) };
+        // Otherwise one page of the store, whatever it has: that is so at one moment. (What it takes several for might never be, where
+        // many write.)
+        let is_small = header.count <= SMALL;
+        let limit = if is_small { SMALL } else { self.count };
+        let enough_bytes = (is_small && !draft.is_repeated()).then_some(SHORT_BYTES);
         let range = ElementRange { start, end, reverse: false, limit };
         let page = draft.page(&header, range, enough_bytes).await?;
         let next =
