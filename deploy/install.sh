@@ -176,7 +176,9 @@ check_config() {
         if [[ -f $file ]]; then cp "$file" "$work/config/"; fi
     done
     for file in "${config_files[@]}"; do cp "$config/$file" "$work/config/"; done
-    mapfile -t servers < <(servers_in "$work/config")
+    # (A file: in a chroot there may be no /dev/fd.)
+    servers_in "$work/config" >"$work/servers"
+    mapfile -t servers <"$work/servers"
     for server in "${servers[@]}"; do files+=("$work/config/$server.toml"); done
     if ((${#files[@]})) && ! answer=$("$binary" config check "${files[@]}" 2>&1); then
         refuse "sextant config check: $(grep -m 1 '^error: ' <<<"${answer//"$work/config/"/}" || printf '%s' "$answer")"

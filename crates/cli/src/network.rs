@@ -70,13 +70,19 @@ fn of_tls(path: &Path, e: &Error) -> Failure {
     Failure::from(Error::new(e.kind, format!("{}: {}", path.display(), e.message)))
 }
 
+/// A file that an option names, or else a variable.
+fn said(option: &Option<PathBuf>, variable: &str) -> Option<PathBuf> {
+    let named = || std::env::var_os(variable).filter(|value| !value.is_empty()).map(PathBuf::from);
+    option.clone().or_else(named)
+}
+
+/// Whether a client command is to connect with TLS.
+pub fn is_encrypted(args: &TlsArgs) -> bool {
+    said(&args.tls_ca, "SEXTANT_TLS_CA").is_some()
+}
+
 /// What a client command runs in.
 pub fn client(args: &TlsArgs) -> Result<Env, Failure> {
-    let said = |option: &Option<PathBuf>, variable: &str| {
-        option
-            .clone()
-            .or_else(|| std::env::var_os(variable).filter(|value| !value.is_empty()).map(PathBuf::from))
-    };
     let cert = said(&args.tls_cert, "SEXTANT_TLS_CERT");
     let key = said(&args.tls_key, "SEXTANT_TLS_KEY");
     let shown = match (cert, key) {

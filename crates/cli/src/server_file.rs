@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
+use sextant_access::AccessConfig;
 use sextant_common::ids::NodeId;
 use sextant_dev_cluster::Role;
 use sextant_environment::clock::WallSource;
@@ -87,6 +88,14 @@ impl ServerFile {
             Self::Memtable(config) => config.tls.as_ref(),
             Self::Sstable(config) => config.tls.as_ref(),
             Self::PNode(config) => config.tls.as_ref(),
+        }
+    }
+
+    /// Who its clients have to be.
+    pub fn access(&self) -> Option<&AccessConfig> {
+        match self {
+            Self::Memtable(_) | Self::Sstable(_) => None,
+            Self::PNode(config) => config.access.as_ref(),
         }
     }
 

@@ -9,7 +9,10 @@
 //!
 //! Owns connections and their limits; does not own what is measured or what "ready" means: [`HttpState`] brings that.
 //! HTTP/1.1 only, over [`crate::env::Network`]. No request has a body. Everything a client can hold open has a bound: the
-//! number of connections, the time for a request's head, the time for an answer, the life of a connection.
+//! number of connections, the time for a request's head, the time for an answer, the life of a connection. And whoever is
+//! connected and asks for nothing keeps nobody out who does: probes are answered whatever others hold open.
+
+mod places;
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -18,22 +21,26 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::State;
-use axum::http::{StatusCode, header};
+use axum::http::{Request, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use futures::StreamExt;
 use futures::future::BoxFuture;
+use hyper::body::Incoming;
+use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::env::{Connection, Door, Env, Listener, cannot_listen};
+use self::places::{Answering, Place, Places};
+use crate::env::{Connection, Door, Env, Listener, accepted, cannot_listen, established};
 use crate::shutdown::Shutdown;
 use sextant_common::error::Result;
 
-/// Enough for several scrapers, probes and curious people; further ones wait in the kernel's queue.
-const CONNECTIONS_MAX: usize = 64;
+/// Far more than scrapers, probes and curious people have. When all are taken, the one that has asked for nothing for the longest time
+/// is closed for the next: also while a thousand come in a second, whoever asks at once is answered.
+const CONNECTIONS_MAX: usize = 256;
 /// Time for the head of a request to arrive, and how long an idle connection is kept. Longer than the usual scrape interval
 /// of 15 s, so that a scraper keeps its connection.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(20);
@@ -45,8 +52,6 @@ const CONNECTION_LIFE_MAX: Duration = Duration::from_secs(300);
 const GRACE: Duration = Duration::from_secs(2);
 /// A request's head: a path and a scraper's headers.
 const HEAD_BYTES_MAX: usize = 16 * 1024;
-/// Pause after a failed accept (no file descriptors, as a rule), so that it does not spin.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
 /// Whether the server can do its work now; if not, the reason in one line.
 pub type ReadyCheck = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
@@ -127,46 +132,52 @@ async fn status(State(state): State<HttpState>) -> Response {
     }
 }
 
-async fn accept_all(mut listener: Box<dyn Listener>, router: Router, shutdown: Shutdown) {
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+async fn accept_all(listener: Box<dyn Listener>, router: Router, shutdown: Shutdown) {
+    let places = Arc::new(Places::new(CONNECTIONS_MAX));
     let mut stop = shutdown.clone();
-    let accepting = async {
-        // The semaphore is never closed: `acquire_owned` cannot fail.
-        while let Ok(place) = places.clone().acquire_owned().await {
-            match listener.accept().await {
-                Ok(connection) => {
-                    tokio::spawn(serve_connection(connection, router.clone(), shutdown.clone(), place));
-                }
-                Err(e) => {
-                    tracing::warn!("http: accept failed: {e}");
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                }
+    // Whoever has not shown yet that it may come in has no place.
+    let incoming = established(accepted(listener), move |connection: Connection| {
+        let places = places.clone();
+        Box::pin(async move {
+            let connection = connection.established().await?;
+            Ok((connection, places.take().await))
+        })
+    });
+    let mut incoming = std::pin::pin!(incoming);
+    let serving = async {
+        while let Some(established) = incoming.next().await {
+            if let Ok((connection, place)) = established {
+                tokio::spawn(serve_connection(connection, place, router.clone(), shutdown.clone()));
             }
         }
     };
     tokio::select! {
-        () = accepting => {}
+        () = serving => {}
         () = stop.wait() => {}
     }
 }
 
-async fn serve_connection(
-    connection: Connection,
-    router: Router,
-    mut shutdown: Shutdown,
-    _place: OwnedSemaphorePermit,
-) {
-    let Ok(connection) = connection.established().await else { return };
+async fn serve_connection(connection: Connection, place: Arc<Place>, router: Router, mut shutdown: Shutdown) {
+    let (router, asking) = (TowerToHyperService::new(router), place.clone());
+    let service = service_fn(move |request: Request<Incoming>| {
+        let (answering, answer) = (Answering::begin(asking.clone()), router.call(request));
+        async move {
+            let answer = answer.await;
+            drop(answering);
+            answer
+        }
+    });
     let serving = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIMEOUT)
         .max_buf_size(HEAD_BYTES_MAX)
         // The date would come from a clock that nobody injected.
         .auto_date_header(false)
-        .serve_connection(TokioIo::new(connection), TowerToHyperService::new(router));
+        .serve_connection(TokioIo::new(connection), service);
     tokio::pin!(serving);
     let end = tokio::select! {
         end = &mut serving => Some(end),
+        () = place.lost() => return,
         () = shutdown.wait() => None,
         () = tokio::time::sleep(CONNECTION_LIFE_MAX) => None,
     };
@@ -274,7 +285,7 @@ mod tests {
 
     impl Server {
         async fn open(&self) -> tokio::io::DuplexStream {
-            let (near, far) = tokio::io::duplex(64 * 1024);
+            let (near, far) = tokio::io::duplex(16 * 1024);
             self.connect.send(far).await.unwrap();
             near
         }
@@ -327,13 +338,30 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn slow_clients_delay_others_only_for_a_while() {
+    async fn a_thousand_silent_clients_keep_nobody_out() {
         let server = start().await;
-        let mut held = Vec::new();
-        for _ in 0..CONNECTIONS_MAX {
-            held.push(server.open().await);
+        let mut silent = Vec::new();
+        for at in 0..1000 {
+            let mut stream = server.open().await;
+            if at % 2 == 0 {
+                stream.write_all(b"GET /metrics HTTP/1.1\r\n").await.unwrap();
+            }
+            silent.push(stream);
         }
-        assert!(server.get("/health/live").await.starts_with("HTTP/1.1 200"));
+        // (Time goes on only when nobody has anything to do.)
+        let asked = async {
+            for path in ["/health/live", "/health/ready", "/metrics", "/status"] {
+                assert!(server.get(path).await.starts_with("HTTP/1.1 200"));
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(1), asked).await.expect("nobody waits");
+        // Those that came first had to go; the last one may still speak.
+        assert!(silent[0].read(&mut [0]).await.is_ok_and(|read| read == 0));
+        let last = silent.last_mut().unwrap();
+        last.write_all(b"GET /health/live HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+        let mut first = [0; 12];
+        last.read_exact(&mut first).await.unwrap();
+        assert_eq!(first, *b"HTTP/1.1 200");
     }
 
     #[tokio::test]

@@ -1,5 +1,8 @@
 //! The server: accepts connections, hands them to the threads that serve them, and stops in order.
+//!
+//! Whoever has not shown yet that it may come in has no place among the connections, and cannot keep others from theirs.
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -9,7 +12,7 @@ use futures::future::BoxFuture;
 use sextant_access::{Allowances, Desk};
 use sextant_common::Result;
 use sextant_environment::Env;
-use sextant_environment::env::{self, DetachedConnection, Door, Listener, cannot_listen};
+use sextant_environment::env::{self, DetachedConnection, Door, HANDSHAKES_MAX, Listener, cannot_listen};
 use sextant_environment::room::Room;
 use sextant_environment::shutdown::{self, Shutdown, ShutdownTrigger};
 use sextant_environment::slow_log::SlowLog;
@@ -62,16 +65,32 @@ pub struct Common {
 
 /// A thread that serves connections, or the caller's runtime.
 struct Lane {
-    handover: mpsc::Sender<(DetachedConnection, Place)>,
+    handover: mpsc::Sender<Arrival>,
     load: Arc<AtomicUsize>,
 }
 
-/// A connection's place, given back when it closes.
-struct Place {
-    lane: Arc<AtomicUsize>,
-    total: Arc<AtomicUsize>,
+/// A connection on its way to its thread.
+struct Arrival {
+    connection: DetachedConnection,
+    load: Load,
+    /// Until it is established.
+    handshake: OwnedSemaphorePermit,
+}
+
+/// One more connection of a lane, also if it has no place yet; until it is dropped.
+struct Load(Arc<AtomicUsize>);
+
+/// How many are connected, by all listeners.
+struct Entrance {
+    max: usize,
+    total: AtomicUsize,
+    /// Those that are told that they may not be.
+    refusals: Semaphore,
     metrics: Arc<Metrics>,
 }
+
+/// A connection's place, given back when it closes.
+struct Place(Arc<Entrance>);
 
 impl RespServer {
     /// As [`RespServer::start_with`], with room of its own for long requests, without users and without a slow log.
@@ -137,10 +156,17 @@ impl RespServer {
         };
         let databases = Shared::databases(server, &store);
         let shared = databases[0].clone();
+        let entrance = Arc::new(Entrance {
+            max: shared.config.max_connections,
+            total: AtomicUsize::new(0),
+            refusals: Semaphore::new(REFUSALS_MAX),
+            metrics: shared.metrics.clone(),
+        });
         let lanes: Arc<[Lane]> = (0..shared.config.threads.max(1))
             .map(|i| {
                 let (handover, arriving) = mpsc::channel(HANDOVER_MAX);
-                let lane = serve(databases.clone(), arriving, stopping.clone(), serving.clone());
+                let (databases, entrance) = (databases.clone(), entrance.clone());
+                let lane = serve(databases, arriving, entrance, stopping.clone(), serving.clone());
                 if shared.config.threads == 0 {
                     tokio::spawn(lane);
                 } else {
@@ -149,10 +175,9 @@ impl RespServer {
                 Lane { handover, load: Arc::default() }
             })
             .collect();
-        let total = Arc::new(AtomicUsize::new(0));
         for listener in listeners {
-            let (lanes, total) = (lanes.clone(), total.clone());
-            tokio::spawn(accept(shared.clone(), listener, (lanes, total), stopping.clone(), serving.clone()));
+            let inside = (lanes.clone(), entrance.clone());
+            tokio::spawn(accept(shared.clone(), listener, inside, stopping.clone(), serving.clone()));
         }
         Ok(RespServer { local_addr, stop, ended })
     }
@@ -177,19 +202,19 @@ impl RespServer {
 async fn accept<S: Store>(
     shared: Arc<Shared<S>>,
     mut listener: Box<dyn Listener>,
-    (lanes, total): (Arc<[Lane]>, Arc<AtomicUsize>),
+    (lanes, entrance): (Arc<[Lane]>, Arc<Entrance>),
     mut stopping: Shutdown,
     _serving: mpsc::Sender<()>,
 ) {
-    let refusals = Arc::new(Semaphore::new(REFUSALS_MAX));
+    let handshakes = Arc::new(Semaphore::new(HANDSHAKES_MAX));
     loop {
         let accepted = tokio::select! {
             biased;
             () = stopping.wait() => return,
-            accepted = listener.accept() => accepted,
+            accepted = next(&mut *listener, &handshakes) => accepted,
         };
-        let connection = match accepted {
-            Ok(connection) => connection,
+        let (connection, handshake) = match accepted {
+            Ok(accepted) => accepted,
             Err(e) => {
                 tracing::warn!("accept failed: {e}");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -201,19 +226,18 @@ async fn accept<S: Store>(
         {
             tracing::debug!("a connection is not kept alive: {e}");
         }
-        if total.load(Ordering::Relaxed) >= shared.config.max_connections {
-            shared.metrics.refused.inc();
-            if let Ok(permit) = refusals.clone().try_acquire_owned() {
-                tokio::spawn(refuse(connection, permit));
-            }
+        // (When it is established, it may find no place all the same.)
+        if entrance.is_full() {
+            let entrance = entrance.clone();
+            tokio::spawn(async move { entrance.refuse(connection).await });
             continue;
         }
         // The least busy lane; the first of them if they are equally busy.
         let Some(lane) = lanes.iter().min_by_key(|lane| lane.load.load(Ordering::Relaxed)) else { return };
-        let place = Place::take(&lane.load, &total, &shared.metrics);
+        let load = Load::of(lane);
         match connection.detach() {
             Ok(connection) => {
-                if lane.handover.send((connection, place)).await.is_err() {
+                if lane.handover.send(Arrival { connection, load, handshake }).await.is_err() {
                     tracing::error!("a thread that serves connections has ended");
                     return;
                 }
@@ -223,10 +247,20 @@ async fn accept<S: Store>(
     }
 }
 
+/// The next connection, when there may be one more handshake. All others wait in the kernel's queue.
+async fn next(
+    listener: &mut dyn Listener,
+    handshakes: &Arc<Semaphore>,
+) -> io::Result<(env::Connection, OwnedSemaphorePermit)> {
+    let handshake = handshakes.clone().acquire_owned().await.map_err(io::Error::other)?;
+    Ok((listener.accept().await?, handshake))
+}
+
 /// Serves the connections that arrive, until no more can arrive and all are closed.
 async fn serve<S: Store>(
     databases: Databases<S>,
-    mut arriving: mpsc::Receiver<(DetachedConnection, Place)>,
+    mut arriving: mpsc::Receiver<Arrival>,
+    entrance: Arc<Entrance>,
     stopping: Shutdown,
     _serving: mpsc::Sender<()>,
 ) {
@@ -235,21 +269,26 @@ async fn serve<S: Store>(
     loop {
         tokio::select! {
             arrived = arriving.recv() => {
-                let Some((connection, place)) = arrived else { break };
+                let Some(Arrival { connection, load, handshake }) = arrived else { break };
                 match connection.attach() {
                     Ok(io) => {
                         let (databases, mut stopping) = (databases.clone(), stopping.clone());
-                        let had_its_turn = had_its_turn.clone();
+                        let (entrance, had_its_turn) = (entrance.clone(), had_its_turn.clone());
                         connections.spawn(async move {
                             let established = tokio::select! {
                                 biased;
                                 established = io.established() => established,
                                 () = stopping.wait() => return,
                             };
-                            if let Ok(io) = established {
+                            drop(handshake);
+                            let Ok(io) = established else { return };
+                            if let Some(place) = entrance.enter() {
                                 Connection::new(databases, io, had_its_turn).run(stopping).await;
+                                drop(place);
+                            } else {
+                                entrance.refuse(io).await;
                             }
-                            drop(place);
+                            drop(load);
                         });
                     }
                     Err(e) => tracing::warn!("a connection was lost: {e}"),
@@ -275,29 +314,311 @@ fn report(ended: std::result::Result<(), JoinError>) {
     }
 }
 
-async fn refuse(connection: env::Connection, _permit: OwnedSemaphorePermit) {
-    let _ = tokio::time::timeout(REFUSAL_TIMEOUT, async {
-        let mut connection = connection.established().await?;
-        connection.write_all(b"-ERR max number of clients reached\r\n").await?;
-        connection.shutdown().await
-    })
-    .await;
-}
+impl Entrance {
+    fn is_full(&self) -> bool {
+        self.total.load(Ordering::Relaxed) >= self.max
+    }
 
-impl Place {
-    fn take(lane: &Arc<AtomicUsize>, total: &Arc<AtomicUsize>, metrics: &Arc<Metrics>) -> Self {
-        lane.fetch_add(1, Ordering::Relaxed);
-        total.fetch_add(1, Ordering::Relaxed);
-        metrics.accepted.inc();
-        metrics.connections.inc();
-        Self { lane: lane.clone(), total: total.clone(), metrics: metrics.clone() }
+    /// None: there is no place left.
+    fn enter(self: &Arc<Self>) -> Option<Place> {
+        let one_more = |total| (total < self.max).then_some(total + 1);
+        self.total.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).ok()?;
+        self.metrics.accepted.inc();
+        self.metrics.connections.inc();
+        Some(Place(self.clone()))
+    }
+
+    /// Tells a client that there is no place, unless too many are being told.
+    async fn refuse(&self, connection: env::Connection) {
+        self.metrics.refused.inc();
+        let Ok(_refusal) = self.refusals.try_acquire() else { return };
+        let _ = tokio::time::timeout(REFUSAL_TIMEOUT, async {
+            let mut connection = connection.established().await?;
+            connection.write_all(b"-ERR max number of clients reached\r\n").await?;
+            connection.shutdown().await
+        })
+        .await;
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.lane.fetch_sub(1, Ordering::Relaxed);
-        self.total.fetch_sub(1, Ordering::Relaxed);
-        self.metrics.connections.dec();
+        let Self(entrance) = self;
+        entrance.total.fetch_sub(1, Ordering::Relaxed);
+        entrance.metrics.connections.dec();
+    }
+}
+
+impl Load {
+    fn of(lane: &Lane) -> Self {
+        lane.load.fetch_add(1, Ordering::Relaxed);
+        Self(lane.load.clone())
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use parking_lot::Mutex;
+    use prometheus_client::registry::Registry;
+    use sextant_access::{AccessConfig, Keeper, Outcomes, Stored};
+    use sextant_common::database::Database;
+    use sextant_common::operation::{Lane, Operation, Put, Record, WriteOutcome};
+    use sextant_environment::env::{Handshake, Network, Whom};
+    use tokio::io::{AsyncReadExt, DuplexStream};
+
+    use super::*;
+    use crate::store::{ElementPage, ElementRange, Look, Named, Position, SetCondition, Walk};
+
+    /// Nobody asks for anything in it.
+    #[derive(Clone)]
+    struct Nothing;
+
+    impl Store for Nothing {
+        type Missed = ();
+
+        fn database(&self, _: Database) -> Self {
+            Self
+        }
+
+        fn open(&self, _: bool) -> impl Future<Output = Result<bool>> + Send + 'static {
+            std::future::ready(Ok(true))
+        }
+
+        async fn databases(&self) -> Result<Vec<Database>> {
+            unimplemented!()
+        }
+
+        fn look(&self, _: &[u8]) -> Look<()> {
+            unimplemented!()
+        }
+
+        async fn get(&self, _: Bytes, (): ()) -> Result<Option<Record>> {
+            unimplemented!()
+        }
+
+        async fn multi_get(&self, _: Vec<Bytes>, (): ()) -> Result<Vec<Option<Record>>> {
+            unimplemented!()
+        }
+
+        async fn set(&self, _: Put, _: SetCondition, _: Lane) -> Result<bool> {
+            unimplemented!()
+        }
+
+        async fn multi_set(&self, _: Vec<(Bytes, Bytes)>, _: Lane) -> Result<()> {
+            unimplemented!()
+        }
+
+        async fn delete(&self, _: Vec<Bytes>, _: Lane) -> Result<u64> {
+            unimplemented!()
+        }
+
+        async fn exists(&self, _: Vec<Bytes>, (): ()) -> Result<u64> {
+            unimplemented!()
+        }
+
+        async fn elements(&self, _: Vec<Bytes>) -> Result<Vec<Option<Record>>> {
+            unimplemented!()
+        }
+
+        async fn element_page(&self, _: ElementRange) -> Result<ElementPage> {
+            unimplemented!()
+        }
+
+        async fn walk(&self, _: Walk) -> Result<(Vec<Named>, Option<Position>)> {
+            unimplemented!()
+        }
+
+        async fn any_key(&self, _: u64) -> Result<Option<Bytes>> {
+            unimplemented!()
+        }
+
+        fn are_together<'k>(&self, _: impl IntoIterator<Item = &'k [u8]>) -> bool {
+            unimplemented!()
+        }
+
+        async fn execute(&self, _: Vec<Operation>, _: Lane) -> Result<WriteOutcome> {
+            unimplemented!()
+        }
+
+        fn now_ms(&self) -> u64 {
+            0
+        }
+
+        fn info(&self) -> Vec<(&'static str, Vec<(String, String)>)> {
+            Vec::new()
+        }
+    }
+
+    /// A list of users that is empty.
+    struct NoUsers;
+
+    impl Keeper for NoUsers {
+        fn load(&self) -> BoxFuture<'_, Result<Option<Stored>>> {
+            Box::pin(std::future::ready(Ok(None)))
+        }
+
+        fn store(&self, _: String, _: u64) -> BoxFuture<'_, Result<bool>> {
+            Box::pin(std::future::ready(Ok(false)))
+        }
+    }
+
+    /// A port in memory, at which a handshake is one byte.
+    struct Port(Mutex<Option<mpsc::Receiver<DuplexStream>>>);
+
+    struct PortListener(mpsc::Receiver<DuplexStream>);
+
+    struct OneByte;
+
+    impl Network for Port {
+        fn bind(&self, _: String, _: Door) -> BoxFuture<'static, io::Result<Box<dyn Listener>>> {
+            let arriving = self.0.lock().take().expect("one listener");
+            Box::pin(async { Ok(Box::new(PortListener(arriving)) as Box<dyn Listener>) })
+        }
+
+        fn connect(&self, _: String, _: Whom) -> BoxFuture<'static, io::Result<env::Connection>> {
+            Box::pin(async { Err(io::ErrorKind::Unsupported.into()) })
+        }
+    }
+
+    impl Listener for PortListener {
+        fn local_addr(&self) -> io::Result<SocketAddr> {
+            Ok(([127, 0, 0, 1], 6379).into())
+        }
+
+        fn accept(&mut self) -> BoxFuture<'_, io::Result<env::Connection>> {
+            Box::pin(async {
+                match self.0.recv().await {
+                    Some(stream) => Ok(env::Connection::new(stream, None).before(Arc::new(OneByte))),
+                    None => std::future::pending().await,
+                }
+            })
+        }
+    }
+
+    impl Handshake for OneByte {
+        fn perform(
+            &self,
+            mut connection: env::Connection,
+        ) -> BoxFuture<'static, io::Result<env::Connection>> {
+            Box::pin(async move {
+                connection.read_u8().await?;
+                Ok(connection)
+            })
+        }
+    }
+
+    struct Running {
+        _server: RespServer,
+        arrive: mpsc::Sender<DuplexStream>,
+    }
+
+    /// `asks`: clients have to be users.
+    async fn started(max_connections: usize, asks: bool) -> Running {
+        let (arrive, arriving) = mpsc::channel(16);
+        let env = Env { net: Arc::new(Port(Mutex::new(Some(arriving)))), ..Env::real() };
+        let mut registry = Registry::default();
+        let users = AccessConfig { superusers: [("root".to_owned(), String::new())].into() };
+        let outcomes = Outcomes::register(&mut registry);
+        let desk = Desk::new(env.clone(), &users, Arc::new(NoUsers), outcomes).unwrap();
+        let common = Common {
+            large: Room::new(1 << 20),
+            access: asks.then_some(desk),
+            slow: SlowLog::off(env.clock.clone()),
+            allowances: Allowances::none(env.clock.clone()),
+        };
+        let config = RespConfig { max_connections, threads: 0, ..RespConfig::default() };
+        let metrics = RespMetrics::register(&mut registry);
+        let server = RespServer::start_with(env, config, Nothing, metrics, common).await.unwrap();
+        Running { _server: server, arrive }
+    }
+
+    impl Running {
+        /// A connection that has said nothing.
+        async fn arrives(&self) -> DuplexStream {
+            let (near, far) = tokio::io::duplex(1024);
+            self.arrive.send(far).await.unwrap();
+            near
+        }
+
+        /// One whose handshake is done.
+        async fn client(&self) -> DuplexStream {
+            let mut near = self.arrives().await;
+            near.write_all(b"!").await.unwrap();
+            near
+        }
+    }
+
+    /// What a client is told until that, or the end.
+    async fn told(client: &mut DuplexStream, last: &str) -> String {
+        let mut told = Vec::new();
+        while !told.ends_with(last.as_bytes()) {
+            match client.read_u8().await {
+                Ok(byte) => told.push(byte),
+                Err(_) => break,
+            }
+        }
+        String::from_utf8(told).unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_is_not_established_has_no_place() {
+        let running = started(2, false).await;
+        let mut half_open = Vec::new();
+        for _ in 0..1000 {
+            half_open.push(running.arrives().await);
+        }
+        let mut clients = Vec::new();
+        for _ in 0..2 {
+            let mut client = running.client().await;
+            client.write_all(b"PING\r\n").await.unwrap();
+            assert_eq!(told(&mut client, "\r\n").await, "+PONG\r\n");
+            clients.push(client);
+        }
+        // Now there is none, neither for those nor for others.
+        let mut late = half_open.swap_remove(0);
+        late.write_all(b"!").await.unwrap();
+        for mut refused in [late, running.client().await] {
+            assert_eq!(told(&mut refused, "\r\n").await, "-ERR max number of clients reached\r\n");
+        }
+        drop(clients);
+    }
+
+    const NOAUTH: &str = "-NOAUTH Authentication required.\r\n";
+
+    #[tokio::test(start_paused = true)]
+    async fn who_has_to_say_who_it_is_and_does_not_loses_the_connection() {
+        let running = started(2, true).await;
+        let mut silent = running.client().await;
+        let mut talks = running.client().await;
+        for _ in 0..2 {
+            talks.write_all(b"PING\r\n").await.unwrap();
+            assert_eq!(told(&mut talks, "\r\n").await, NOAUTH);
+            let early = tokio::time::timeout(Duration::from_secs(14), silent.read_u8()).await;
+            assert!(early.is_err(), "it has half a minute");
+        }
+        for mut nobody in [silent, talks] {
+            let over = tokio::time::timeout(Duration::from_secs(4), told(&mut nobody, "none")).await;
+            assert_eq!(over.unwrap(), "-NOAUTH Authentication required within 30 seconds.\r\n");
+        }
+        // Others have the places, when those are gone.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let mut another = running.client().await;
+        another.write_all(b"PING\r\n").await.unwrap();
+        assert_eq!(told(&mut another, "\r\n").await, NOAUTH);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn where_nobody_has_to_be_a_user_a_connection_may_be_silent() {
+        let running = started(1, false).await;
+        let mut silent = running.client().await;
+        let early = tokio::time::timeout(Duration::from_secs(3600), silent.read_u8()).await;
+        assert!(early.is_err());
     }
 }

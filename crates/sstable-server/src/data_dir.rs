@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_common::ids::{NodeId, SstId};
+use sextant_environment::config::unusable;
 use sextant_environment::vfs::{OpenMode, Vfs, VfsFile, read_file, write_file_atomically};
 
 /// Version of the directory's layout.
@@ -89,13 +90,13 @@ impl DataDir {
     /// Opens the directory of a node, or makes it if it does not exist. A directory of another cluster, node, tier or
     /// format is refused; one of a newer format is `Outdated`.
     pub fn open(vfs: Arc<dyn Vfs>, dir: &Path, cluster: &str, partitions: u32, node: NodeId) -> Result<Self> {
-        vfs.create_dir_all(dir)?;
+        vfs.create_dir_all(dir).map_err(|e| unusable(dir, e))?;
         let lock = vfs.lock(&dir.join(LOCK_FILE)).map_err(|e| match e.kind() {
             std::io::ErrorKind::WouldBlock => Error::new(
                 ErrorKind::Disk,
                 format!("data directory {} is in use by another process", dir.display()),
             ),
-            _ => e.into(),
+            _ => unusable(dir, e),
         })?;
         let expected = Identity {
             format: FORMAT,

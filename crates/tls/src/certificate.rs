@@ -43,13 +43,14 @@ pub(crate) fn check(
     chain: &[CertificateDer<'_>],
     roots: &RootCertStore,
     algorithms: &WebPkiSupportedAlgorithms,
+    now: UnixTime,
 ) -> Result<u64, rustls::Error> {
     let Some((leaf, between)) = chain.split_first() else {
         return Err(rustls::Error::NoCertificatesPresented);
     };
     let parsed = ParsedCertificate::try_from(leaf)?;
     let at = |time| verify_server_cert_signed_by_trust_anchor(&parsed, roots, between, time, algorithms.all);
-    at(UnixTime::now())?;
+    at(now)?;
     // Asked whether it is good at the end of all days, a verifier says until when it is.
     match at(UnixTime::since_unix_epoch(Duration::from_secs(u64::from(u32::MAX) * 64))) {
         Err(rustls::Error::InvalidCertificate(CertificateError::ExpiredContext { not_after, .. })) => {

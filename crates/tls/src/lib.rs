@@ -10,6 +10,7 @@
 pub mod authority;
 mod certificate;
 mod files;
+mod handshakes;
 mod material;
 mod network;
 mod refusals;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use rustls::client::Resumption;
 use rustls::crypto::CryptoProvider;
+use rustls::pki_types::UnixTime;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::version::{TLS12, TLS13};
 use rustls::{ClientConfig, RootCertStore, ServerConfig, SupportedProtocolVersion};
@@ -34,7 +35,12 @@ pub(crate) struct Material {
 
 impl Material {
     /// `clients`: what is asked of clients, of which only a server has any.
-    pub fn new(files: &Files, contents: &Contents, clients: Option<ClientCertificates>) -> Result<Self> {
+    pub fn new(
+        files: &Files,
+        contents: &Contents,
+        clients: Option<ClientCertificates>,
+        now: UnixTime,
+    ) -> Result<Self> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let roots = files.roots(contents)?;
         let shown = files.shown(contents)?;
@@ -45,7 +51,7 @@ impl Material {
         };
         let identity = shown.as_ref().and_then(|shown| identity_of(&shown.chain[0]));
         let expires = match (clients, &shown) {
-            (Some(_), Some(shown)) => Some(check(&shown.chain, &roots, algorithms).map_err(wrong)?),
+            (Some(_), Some(shown)) => Some(check(&shown.chain, &roots, algorithms, now).map_err(wrong)?),
             _ => None,
         };
         let doors = match (clients, &shown) {

@@ -9,9 +9,10 @@ use arc_swap::ArcSwap;
 use futures::future::BoxFuture;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
-use rustls::pki_types::ServerName;
-use sextant_common::error::{Error, Result};
+use rustls::pki_types::{ServerName, UnixTime};
+use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_environment::Env;
+use sextant_environment::clock::Clock;
 use sextant_environment::config::{ClientCertificates, TlsConfig, UnixListen, unix_path};
 use sextant_environment::env::{
     Connection, Door, Handshake, Holder, Identity, Listener, Network, Party, Whom,
@@ -20,6 +21,7 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use crate::certificate::identity_of;
 use crate::files::{ClientFiles, Contents, Files};
+use crate::handshakes::{Handshakes, Share};
 use crate::material::Material;
 use crate::refusals::Refusals;
 
@@ -36,6 +38,7 @@ pub struct TlsNetwork {
 
 struct Shared {
     cluster: String,
+    clock: Arc<dyn Clock>,
     files: Files,
     /// Of a server.
     clients: Option<ClientCertificates>,
@@ -44,6 +47,13 @@ struct Shared {
     /// Seconds since 1970; 0: no certificate.
     expires: Gauge,
     reloads_failed: Gauge,
+}
+
+/// What a look at the files has found.
+struct Seen {
+    contents: Result<Contents, String>,
+    /// They are not good at this time: they may be later, as they are.
+    is_untimely: bool,
 }
 
 impl TlsNetwork {
@@ -70,9 +80,10 @@ impl TlsNetwork {
     }
 
     fn new(env: Env, files: Files, cluster: &str, clients: Option<ClientCertificates>) -> Result<Self> {
-        let material = Material::new(&files, &files.read()?, clients)?;
+        let material = Material::new(&files, &files.read()?, clients, now(&*env.clock))?;
         let shared = Shared {
             cluster: cluster.to_owned(),
+            clock: env.clock.clone(),
             files,
             clients,
             current: ArcSwap::from_pointee(material),
@@ -98,7 +109,7 @@ impl TlsNetwork {
                 tokio::time::sleep(LOOK_EVERY).await;
                 let looking = shared.clone();
                 let before = seen.take();
-                seen = env.blocking(move || looking.look(before)).await.flatten();
+                seen = env.blocking(move || looking.look(before)).await;
             }
         }
     }
@@ -111,35 +122,39 @@ impl TlsNetwork {
 }
 
 impl Shared {
-    /// Takes new contents, and returns what it saw.
-    fn look(&self, before: Option<Result<Contents, String>>) -> Option<Result<Contents, String>> {
-        let contents = self.files.read().map_err(|e| e.to_string());
-        if before.as_ref() == Some(&contents) {
-            return before;
-        }
+    /// Takes contents that are new, or that the time may have made good.
+    fn look(&self, before: Option<Seen>) -> Seen {
         let is_first = before.is_none();
-        match contents.as_ref().map_err(Clone::clone).and_then(|c| self.take(c).map_err(|e| e.to_string())) {
+        let contents = self.files.read().map_err(|e| e.to_string());
+        let same = before.filter(|before| before.contents == contents);
+        let is_new = match same {
+            Some(same) if !same.is_untimely => return same,
+            same => same.is_none(),
+        };
+        let read = contents.as_ref().map_err(|why| Error::invalid(why.clone()));
+        let taken = read.and_then(|contents| self.take(contents));
+        self.reloads_failed.set(i64::from(taken.is_err()));
+        let is_untimely = taken.as_ref().is_err_and(|e| e.kind == ErrorKind::Unavailable);
+        match taken {
             Ok(()) if is_first => {}
             Ok(()) => tracing::info!(
                 "the certificates were read again: valid until {} (seconds since 1970)",
                 self.expires.get()
             ),
-            Err(e) => tracing::error!("{e}: the certificates read before stay in use"),
+            Err(e) if is_new => tracing::error!("{e}: the certificates read before stay in use"),
+            // That was told.
+            Err(_) => {}
         }
-        Some(contents)
+        Seen { contents, is_untimely }
     }
 
     fn take(&self, contents: &Contents) -> Result<()> {
-        let taken = Material::new(&self.files, contents, self.clients).and_then(|material| {
-            let before = self.current.load();
-            if material.identity != before.identity {
-                let cert = self.files.cert().display();
-                return Err(Error::invalid(format!("tls: {cert}: it names somebody else than before")));
-            }
-            Ok(material)
-        });
-        self.reloads_failed.set(i64::from(taken.is_err()));
-        self.current.store(Arc::new(taken?));
+        let material = Material::new(&self.files, contents, self.clients, now(&*self.clock))?;
+        if material.identity != self.current.load().identity {
+            let cert = self.files.cert().display();
+            return Err(Error::invalid(format!("tls: {cert}: it names somebody else than before")));
+        }
+        self.current.store(Arc::new(material));
         self.tell_expiry();
         Ok(())
     }
@@ -221,8 +236,8 @@ impl Network for TlsNetwork {
         let (bound, shared) = (self.env.net.bind(addr, door), self.shared.clone());
         Box::pin(async move {
             let inner = bound.await?;
-            let handshake = Arc::new(Accepting { shared, door });
-            Ok(Box::new(TlsListener { inner, handshake }) as Box<dyn Listener>)
+            let handshakes = Arc::default();
+            Ok(Box::new(TlsListener { inner, shared, door, handshakes }) as Box<dyn Listener>)
         })
     }
 
@@ -257,12 +272,16 @@ impl Network for TlsNetwork {
 
 struct TlsListener {
     inner: Box<dyn Listener>,
-    handshake: Arc<Accepting>,
+    shared: Arc<Shared>,
+    door: Door,
+    handshakes: Arc<Handshakes>,
 }
 
+/// Of one connection.
 struct Accepting {
     shared: Arc<Shared>,
     door: Door,
+    share: Arc<Share>,
 }
 
 impl Listener for TlsListener {
@@ -271,24 +290,46 @@ impl Listener for TlsListener {
     }
 
     fn accept(&mut self) -> BoxFuture<'_, io::Result<Connection>> {
-        Box::pin(async { Ok(self.inner.accept().await?.before(self.handshake.clone())) })
+        Box::pin(async move {
+            loop {
+                let connection = self.inner.accept().await?;
+                let Some(share) = self.handshakes.begin(connection.peer) else {
+                    let why = "too many handshakes of its address are under way";
+                    let why = io::Error::new(io::ErrorKind::QuotaExceeded, why);
+                    self.shared.refusals.refused(self.door.name(), &shown(connection.peer), &why);
+                    continue;
+                };
+                let (shared, door, share) = (self.shared.clone(), self.door, Arc::new(share));
+                return Ok(connection.before(Arc::new(Accepting { shared, door, share })));
+            }
+        })
     }
 }
 
 impl Handshake for Accepting {
     fn perform(&self, connection: Connection) -> BoxFuture<'static, io::Result<Connection>> {
-        let (shared, door) = (self.shared.clone(), self.door);
+        let (shared, door, share) = (self.shared.clone(), self.door, self.share.clone());
         Box::pin(async move {
-            let peer =
-                connection.peer.map_or_else(|| "an unknown address".to_owned(), |peer| peer.to_string());
+            let peer = connection.peer;
             let accepted = in_time(shared.accept(connection, door)).await;
+            drop(share);
             match &accepted {
                 Ok(_) => shared.refusals.let_in(door.name()),
-                Err(e) => shared.refusals.refused(door.name(), &peer, e),
+                Err(e) => shared.refusals.refused(door.name(), &shown(peer), e),
             }
             accepted
         })
     }
+}
+
+/// For logs.
+fn shown(peer: Option<SocketAddr>) -> String {
+    peer.map_or_else(|| "an unknown address".to_owned(), |peer| peer.to_string())
+}
+
+/// As certificates say when they are good.
+fn now(clock: &dyn Clock) -> UnixTime {
+    UnixTime::since_unix_epoch(Duration::from_nanos(clock.wall_guess_ns()))
 }
 
 async fn in_time(handshake: impl Future<Output = io::Result<Connection>>) -> io::Result<Connection> {

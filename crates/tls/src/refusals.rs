@@ -67,8 +67,10 @@ impl Refusals {
 
 /// A word for what went wrong: the label of the metric.
 pub(crate) fn reason(error: &std::io::Error) -> &'static str {
-    if error.kind() == std::io::ErrorKind::TimedOut {
-        return "timeout";
+    match error.kind() {
+        std::io::ErrorKind::TimedOut => return "timeout",
+        std::io::ErrorKind::QuotaExceeded => return "too_many",
+        _ => {}
     }
     let Some(tls) = error.get_ref().and_then(|e| e.downcast_ref::<rustls::Error>()) else {
         return if error.kind() == std::io::ErrorKind::PermissionDenied {

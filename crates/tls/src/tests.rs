@@ -2,24 +2,31 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
 use sextant_common::error::ErrorKind;
 use sextant_common::ids::NodeId;
-use sextant_environment::Env;
+use sextant_environment::clock::{Clock, WallInterval};
 use sextant_environment::config::{ClientCertificates, TlsConfig};
 use sextant_environment::env::{Connection, Door, Holder, Identity, Network, Party, PartyRole, Whom};
+use sextant_environment::http::{self, HttpState};
+use sextant_environment::{Env, shutdown};
 use tempfile::TempDir;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+use tokio::sync::mpsc;
 
 use crate::authority::{Authority, Issued};
+use crate::handshakes::PER_ORIGIN_MAX;
 use crate::{ClientFiles, TlsNetwork};
 
 const MEMTABLE: Party = Party { role: PartyRole::Memtable, id: NodeId(1) };
 const SSTABLE: Party = Party { role: PartyRole::Sstable, id: NodeId(2) };
 const PNODE: Party = Party { role: PartyRole::PNode, id: NodeId(1) };
 const YEAR: u64 = 365;
+const DAY_S: u64 = 86_400;
 
 fn now_s() -> u64 {
     Env::real().clock.wall_guess_ns() / 1_000_000_000
@@ -108,13 +115,17 @@ async fn knock(net: &TlsNetwork, addr: SocketAddr, whom: Whom) -> io::Result<Str
     Ok(said)
 }
 
-/// How handshakes ended at this server: `door outcome` with their numbers.
-fn handshakes(net: &TlsNetwork) -> Vec<String> {
+fn metrics(net: &TlsNetwork) -> String {
     let mut registry = Registry::default();
     net.register(&mut registry);
     let mut text = String::new();
     prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
-    let mut lines: Vec<_> = text
+    text
+}
+
+/// How handshakes ended at this server: `door outcome` with their numbers.
+fn handshakes(net: &TlsNetwork) -> Vec<String> {
+    let mut lines: Vec<_> = metrics(net)
         .lines()
         .filter_map(|line| line.strip_prefix("sextant_tls_handshakes_total"))
         .map(|line| line.replace(['{', '}', '"'], "").replace("door=", "").replace(",outcome=", " "))
@@ -191,7 +202,7 @@ async fn nobody_else_comes_in_by_the_door_of_members() {
     std::fs::write(desk.ca(), both).unwrap();
     server.reload().unwrap();
 
-    let expired = desk.issue(Holder::Server(SSTABLE), now_s() - 10 * 86_400, 1);
+    let expired = desk.issue(Holder::Server(SSTABLE), now_s() - 10 * DAY_S, 1);
     let expired = ClientFiles { ca: desk.ca(), shown: Some(expired) };
     let strangers = [
         (desk.client(&desk.ca(), None), "members no_certificate 1"),
@@ -328,6 +339,180 @@ async fn new_files_are_taken_and_bad_ones_are_not() {
     knock(&another.client(&another.ca(), None), addr, Whom::Host).await.unwrap();
 }
 
+/// Whether it comes to that within a minute, by a clock that goes on when nobody has anything to do.
+async fn comes_to(condition: impl Fn() -> bool) -> bool {
+    for _ in 0..60 {
+        if condition() {
+            return true;
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    condition()
+}
+
+fn failed_to_reload(net: &TlsNetwork) -> bool {
+    metrics(net).contains("\nsextant_tls_reload_failed 1\n")
+}
+
+#[tokio::test(start_paused = true)]
+async fn changed_files_are_noticed_while_the_server_runs() {
+    let desk = Desk::new("prod");
+    let server = desk.server(PNODE, ClientCertificates::Optional);
+    let watching = tokio::spawn(server.watch());
+    let spoil: [(u64, fn(PathBuf)); 2] = [
+        (30, |cert| std::fs::write(cert, "rubbish").unwrap()),
+        (60, |cert| std::fs::remove_file(cert).unwrap()),
+    ];
+    for (days, spoil) in spoil {
+        let before_s = server.expires_s();
+        spoil(desk.path("pnode-1.pem"));
+        assert!(comes_to(|| failed_to_reload(&server)).await);
+        assert_eq!(server.expires_s(), before_s);
+        desk.issue(Holder::Server(PNODE), now_s(), days);
+        assert!(comes_to(|| server.expires_s() != before_s && !failed_to_reload(&server)).await);
+    }
+    assert!(!watching.is_finished());
+}
+
+/// Seconds since 1970 that a test says.
+struct Said(AtomicU64);
+
+impl Clock for Said {
+    fn wall(&self) -> WallInterval {
+        WallInterval::UNSYNCHRONISED
+    }
+
+    fn wall_guess_ns(&self) -> u64 {
+        self.0.load(Ordering::SeqCst) * 1_000_000_000
+    }
+
+    fn holder_ns(&self) -> u64 {
+        0
+    }
+
+    fn grantor_ns(&self) -> u64 {
+        0
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_certificate_that_was_not_valid_yet_by_a_clock_that_was_behind_is_taken_when_it_is() {
+    let desk = Desk::new("prod");
+    let config = desk.config(PNODE, ClientCertificates::Optional);
+    let clock = Arc::new(Said(AtomicU64::new(now_s())));
+    let env = Env { clock: clock.clone(), ..Env::real() };
+    let server = TlsNetwork::server(env, &config, "prod", PNODE).unwrap();
+    let watching = tokio::spawn(server.watch());
+    let before_s = server.expires_s();
+    let from_s = now_s() + 30 * DAY_S;
+    desk.issue(Holder::Server(PNODE), from_s, 60);
+    assert!(comes_to(|| failed_to_reload(&server)).await);
+    // It is looked at again and again.
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert!(server.expires_s() == before_s && failed_to_reload(&server));
+    clock.0.store(from_s, Ordering::SeqCst);
+    assert!(comes_to(|| server.expires_s() == from_s + 60 * DAY_S && !failed_to_reload(&server)).await);
+    assert!(!watching.is_finished());
+}
+
+/// The beginning of a handshake.
+const HALF_A_HELLO: &[u8] = b"\x16\x03\x01\x02\0\x01\0";
+
+/// A network in memory: one port, and who comes to it from a host.
+#[derive(Clone)]
+struct Street {
+    host: u8,
+    arrive: mpsc::Sender<Connection>,
+    port: Arc<Mutex<Option<mpsc::Receiver<Connection>>>>,
+}
+
+impl Street {
+    fn new() -> Self {
+        let (arrive, port) = mpsc::channel(16);
+        Self { host: 0, arrive, port: Arc::new(Mutex::new(Some(port))) }
+    }
+
+    /// The same, for whoever comes from another host.
+    fn of(&self, host: u8) -> Self {
+        Self { host, ..self.clone() }
+    }
+
+    async fn arrives(&self) -> DuplexStream {
+        let (near, far) = tokio::io::duplex(4096);
+        let peer = SocketAddr::from(([192, 0, 2, self.host], 1));
+        assert!(self.arrive.send(Connection::new(far, Some(peer))).await.is_ok(), "somebody listens");
+        near
+    }
+
+    fn env(&self) -> Env {
+        Env { net: Arc::new(self.clone()), ..Env::real() }
+    }
+
+    fn server(&self, desk: &Desk) -> TlsNetwork {
+        let config = desk.config(PNODE, ClientCertificates::Optional);
+        TlsNetwork::server(self.env(), &config, "prod", PNODE).unwrap()
+    }
+
+    /// One who comes from here, and shows nothing.
+    fn client(&self, desk: &Desk) -> TlsNetwork {
+        let files = ClientFiles { ca: desk.ca(), shown: None };
+        TlsNetwork::client(self.env(), files, "prod").unwrap()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_address_has_a_share_of_the_handshakes_and_others_come_in() {
+    let (desk, street) = (Desk::new("prod"), Street::new());
+    let server = street.server(&desk);
+    let addr = doorkeeper(&server, Door::Grpc).await;
+    let clients = [1, 2].map(|host| street.of(host).client(&desk));
+    let mut silent = Vec::new();
+    for _ in 0..PER_ORIGIN_MAX + 10 {
+        silent.push(street.of(1).arrives().await);
+    }
+    assert_eq!(knock(&clients[1], addr, Whom::Host).await.unwrap(), "nobody");
+    assert!(handshakes(&server).contains(&"grpc too_many 10".to_owned()), "{:?}", handshakes(&server));
+    knock(&clients[0], addr, Whom::Host).await.unwrap_err();
+    // Until those are over.
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    knock(&clients[0], addr, Whom::Host).await.unwrap();
+    drop(silent);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_thousand_half_open_handshakes_keep_nobody_from_asking_for_health() {
+    let (desk, street) = (Desk::new("prod"), Street::new());
+    let env = Env { net: Arc::new(street.server(&desk)), ..Env::real() };
+    let state = HttpState {
+        registry: Arc::default(),
+        ready: Arc::new(|| Ok(())),
+        status: Arc::new(|| Box::pin(async { String::new() })),
+    };
+    let (_running, stops) = shutdown::channel();
+    let addr = http::serve(&env, "127.0.0.1:1", state, stops).await.unwrap();
+    let mut silent = Vec::new();
+    for at in 0..1000 {
+        let mut stream = street.of(1).arrives().await;
+        if at % 2 == 0 {
+            stream.write_all(HALF_A_HELLO).await.unwrap();
+        }
+        silent.push(stream);
+    }
+    for host in [1, 2] {
+        let client = street.of(host).client(&desk);
+        let asked = async {
+            let mut connection = client.connect(addr.to_string(), Whom::Host).await.unwrap();
+            connection.write_all(b"GET /health/live HTTP/1.0\r\n\r\n").await.unwrap();
+            let mut answer = Vec::new();
+            connection.read_to_end(&mut answer).await.unwrap();
+            String::from_utf8(answer).unwrap()
+        };
+        let answer = tokio::time::timeout(Duration::from_secs(1), asked).await.expect("nobody waits");
+        assert!(answer.ends_with("alive\n"), "{answer}");
+    }
+    drop(silent);
+}
+
 #[tokio::test]
 async fn a_server_starts_with_its_own_good_certificate_or_not_at_all() {
     let desk = Desk::new("prod");
@@ -358,7 +543,7 @@ async fn a_certificate_outside_of_its_time_may_be_good_later() {
     let config = desk.config(PNODE, ClientCertificates::Required);
     let server = TlsNetwork::server(Env::real(), &config, "prod", PNODE).unwrap();
     // (A clock that is not set says 1970, or when the machine was built.)
-    for (from_s, why) in [(now_s() + YEAR * 86_400, "not valid yet"), (now_s() - 5 * 86_400, "expired")] {
+    for (from_s, why) in [(now_s() + YEAR * DAY_S, "not valid yet"), (now_s() - 5 * DAY_S, "expired")] {
         desk.issue(Holder::Server(PNODE), from_s, 1);
         for error in [
             TlsNetwork::server(Env::real(), &config, "prod", PNODE).err().unwrap(),
@@ -390,6 +575,35 @@ mod given {
     use super::*;
 
     struct Once(Option<Connection>);
+
+    struct Port(mpsc::Receiver<Connection>);
+
+    impl Listener for Port {
+        fn local_addr(&self) -> io::Result<SocketAddr> {
+            Ok(([127, 0, 0, 1], 1).into())
+        }
+
+        fn accept(&mut self) -> BoxFuture<'_, io::Result<Connection>> {
+            Box::pin(async {
+                match self.0.recv().await {
+                    Some(connection) => Ok(connection),
+                    None => std::future::pending().await,
+                }
+            })
+        }
+    }
+
+    impl Network for Street {
+        fn bind(&self, _: String, _: Door) -> BoxFuture<'static, io::Result<Box<dyn Listener>>> {
+            let port = self.port.lock().take().expect("one listener");
+            Box::pin(async { Ok(Box::new(Port(port)) as Box<dyn Listener>) })
+        }
+
+        fn connect(&self, _: String, _: Whom) -> BoxFuture<'static, io::Result<Connection>> {
+            let street = self.clone();
+            Box::pin(async move { Ok(Connection::new(street.arrives().await, None)) })
+        }
+    }
 
     impl Listener for Once {
         fn local_addr(&self) -> io::Result<SocketAddr> {

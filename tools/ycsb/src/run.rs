@@ -4,6 +4,7 @@ use std::path::Path;
 
 use futures::future::BoxFuture;
 use serde::Serialize;
+use sextant_client::{ClientOptions, Credentials};
 use sextant_common::error::{Error, Result};
 use sextant_environment::Env;
 
@@ -55,7 +56,9 @@ impl RunReport {
 }
 
 /// Runs a phase and writes its JSON file if one was asked for. `Invalid`: the command line contradicts itself.
-pub fn run(env: Env, args: &YcsbArgs) -> BoxFuture<'_, Result<RunReport>> {
+///
+/// `credentials`: who the generator is, over gRPC and RESP. (Nobody asks who uses an embedded p-node.)
+pub fn run(env: Env, args: &YcsbArgs, credentials: Option<Credentials>) -> BoxFuture<'_, Result<RunReport>> {
     Box::pin(async move {
         let phase = &args.phase;
         let runs = matches!(phase, PhaseArgs::Run(_) | PhaseArgs::Compare(_));
@@ -68,15 +71,21 @@ pub fn run(env: Env, args: &YcsbArgs) -> BoxFuture<'_, Result<RunReport>> {
         let o = &settings.options;
         let outcome = match &settings.target {
             TargetSettings::Grpc { addrs, connections } => {
-                let target = Grpc::new(&env, addrs, &o.table, settings.deadline, *connections).await?;
+                let options = ClientOptions {
+                    deadline: settings.deadline,
+                    connections: *connections,
+                    credentials,
+                    ..ClientOptions::default()
+                };
+                let target = Grpc::new(&env, addrs, &o.table, options).await?;
                 run_on(&env, &target, phase, &settings).await?
             }
             TargetSettings::Resp { addrs, hashes: true } => {
-                let target = Hashes(Resp::new(addrs, settings.deadline)?);
+                let target = Hashes(Resp::new(addrs, settings.deadline, credentials)?);
                 run_on(&env, &target, phase, &settings).await?
             }
             TargetSettings::Resp { addrs, hashes: false } => {
-                let target = Resp::new(addrs, settings.deadline)?;
+                let target = Resp::new(addrs, settings.deadline, credentials)?;
                 run_on(&env, &target, phase, &settings).await?
             }
             TargetSettings::Embedded { cluster, pnodes, cache_bytes, coalesce } => {

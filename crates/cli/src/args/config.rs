@@ -37,6 +37,9 @@ pub struct ConfigInitArgs {
     /// Partitions, fixed when the cluster is first started
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub partitions: u32,
+    /// Let servers whose hosts have names listen on IPv6, too (`[::]`); without: on IPv4
+    #[arg(long)]
+    pub ipv6: bool,
     /// Encrypt all connections, with the certificates (`sextant cert`) that the servers find here, on their hosts
     #[arg(long, value_name = "DIR")]
     pub tls: Option<PathBuf>,

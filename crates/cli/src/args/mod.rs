@@ -100,16 +100,17 @@ pub enum Command {
 }
 
 /// How a client command shows and checks certificates, in a cluster whose ports are encrypted.
+// (Global, as those of users are: so they may stand behind `load` in `ycsb load`, too.)
 #[derive(Clone, Debug, Default, Args)]
 pub struct TlsArgs {
     /// Connect with TLS; authorities (PEM) of the servers' certificates [env: SEXTANT_TLS_CA]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, global = true, value_name = "FILE")]
     pub tls_ca: Option<PathBuf>,
     /// The certificate to show (PEM) [env: SEXTANT_TLS_CERT]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, global = true, value_name = "FILE")]
     pub tls_cert: Option<PathBuf>,
     /// Its private key (PEM) [env: SEXTANT_TLS_KEY]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, global = true, value_name = "FILE")]
     pub tls_key: Option<PathBuf>,
 }
 
@@ -117,10 +118,10 @@ pub struct TlsArgs {
 #[derive(Clone, Debug, Default, Args)]
 pub struct UserOptions {
     /// User; without, who the certificate names [env: SEXTANT_USER]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, global = true, value_name = "NAME")]
     pub user: Option<String>,
     /// File whose first line is the user's password [env: SEXTANT_PASSWORD, the password itself]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, global = true, value_name = "FILE")]
     pub password_file: Option<PathBuf>,
 }
 
@@ -130,6 +131,8 @@ pub struct YcsbCommand {
     pub args: YcsbArgs,
     #[command(flatten)]
     pub tls: TlsArgs,
+    #[command(flatten)]
+    pub user: UserOptions,
 }
 
 /// How a client command reaches the cluster.
@@ -217,8 +220,10 @@ mod tests {
             "ycsb load --records 1000",
             "ycsb run --workload a --records 1000 --operations 1000 --threads 8 --mode bda --distribution zipfian --theta 0.99 --grpc h:1",
             "ycsb update --share 0.05 --embedded --cluster f --cache off --coalesce off",
+            "ycsb load --records 1000 --resp h:1 --user app --password-file f",
+            "ycsb --tls-ca ca.pem --user app --password-file f run --workload c --grpc h:1",
             "check history.jsonl --json",
-            "config init --memtable a,b,c --sstable d,e,f --pnode g,h",
+            "config init --memtable a,b,c --sstable d,e,f --pnode g,h --ipv6",
             "config check memtable-1.toml pnode-1.toml",
             "memtable --config FILE --insecure",
             "cert init --cluster prod --dir certs",
@@ -240,6 +245,19 @@ mod tests {
             if let Err(e) = Cli::try_parse_from(args) {
                 panic!("{line}: {e}");
             }
+        }
+    }
+
+    #[test]
+    fn a_user_of_the_load_generator_may_be_named_before_its_phase_or_behind_it() {
+        for line in [
+            "ycsb --user app --tls-ca ca.pem load --resp h:1",
+            "ycsb load --resp h:1 --tls-ca ca.pem --user app",
+        ] {
+            let args = std::iter::once("sextant").chain(line.split_whitespace());
+            let Command::Ycsb(ycsb) = Cli::try_parse_from(args).unwrap().command else { panic!("{line}") };
+            assert_eq!(ycsb.user.user.as_deref(), Some("app"), "{line}");
+            assert_eq!(ycsb.tls.tls_ca, Some(PathBuf::from("ca.pem")), "{line}");
         }
     }
 

@@ -1,6 +1,7 @@
 //! `sextant cert`: a private authority, and certificates of it, for small set-ups and tests.
 
 use std::io::Write;
+use std::net::IpAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
@@ -8,7 +9,7 @@ use sextant_common::error::Error;
 use sextant_common::ids::NodeId;
 use sextant_dev_cluster::Role;
 use sextant_environment::Env;
-use sextant_environment::config::{ClusterConfig, host_port, load_file};
+use sextant_environment::config::{ClusterConfig, host_port, is_host, load_file};
 use sextant_environment::env::{Holder, Party, PartyRole};
 use sextant_memtable_server::MemtableServerConfig;
 use sextant_pnode::PNodeConfig;
@@ -24,6 +25,8 @@ const AUTHORITY: &str = "ca";
 /// Readable for the owner only.
 const KEY_MODE: u32 = 0o600;
 const CERT_MODE: u32 = 0o644;
+/// Of a part of a host name (RFC 1035).
+const LABEL_BYTES_MAX: usize = 63;
 
 pub fn run(command: &CertCommand) -> CommandResult {
     match command {
@@ -41,6 +44,7 @@ fn init(args: &CertInitArgs) -> CommandResult {
 }
 
 fn servers(args: &CertServerArgs) -> CommandResult {
+    let further = args.host.iter().map(|text| host(text)).collect::<Result<Vec<_>, _>>()?;
     let authority = authority(&args.issue)?;
     // All are read before the first is issued.
     let named = args.files.iter().map(|path| server(path)).collect::<Result<Vec<_>, _>>()?;
@@ -52,7 +56,7 @@ fn servers(args: &CertServerArgs) -> CommandResult {
                 "{party} is of cluster {cluster:?}, the authority is of {of:?}"
             )));
         }
-        hosts.extend(args.host.iter().cloned());
+        hosts.extend(further.iter().cloned());
         if args.issue.renew {
             hosts.extend(names_before(&args.issue.dir, party)?);
         }
@@ -63,6 +67,23 @@ fn servers(args: &CertServerArgs) -> CommandResult {
         write(&args.issue.dir, &party.to_string(), &issued, args.issue.renew)?;
     }
     Ok(())
+}
+
+/// A host that clients can look for in a certificate: a name, of which the first part may be `*`, or an address (an IPv6 one with
+/// brackets or without).
+fn host(text: &str) -> Result<String, Failure> {
+    let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
+    if bare.parse::<IpAddr>().is_ok_and(|address| bare == text || address.is_ipv6()) {
+        return Ok(bare.to_owned());
+    }
+    let name = text.strip_prefix("*.").unwrap_or(text);
+    let is_label = |label: &str| (1..=LABEL_BYTES_MAX).contains(&label.len());
+    if is_host(name) && !name.contains(':') && name.split('.').all(is_label) {
+        return Ok(text.to_owned());
+    }
+    Err(Failure::usage(format!(
+        "--host: {text:?} is no host: a name (letters, digits, '-', '_', '.', \"*.\" before all others) or an IP address"
+    )))
 }
 
 /// The host names of the certificate that is to be replaced: a p-node's file does not say what clients call it.
@@ -174,4 +195,40 @@ fn failed(path: &Path, e: &std::io::Error) -> Failure {
 /// Certificates are for the calendar.
 fn now_s() -> u64 {
     Env::real().clock.wall_guess_ns() / 1_000_000_000
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_are_those_that_a_client_can_look_for() {
+        for good in ["h", "db.example.org", "a_b-1", "*.example.org", "10.0.0.1", "::1", "fd00::7"] {
+            assert_eq!(host(good).unwrap(), good);
+        }
+        assert_eq!(host("[fd00::7]").unwrap(), "fd00::7");
+        let long = "a".repeat(LABEL_BYTES_MAX + 1);
+        for bad in [
+            "",
+            "bad host",
+            " h",
+            "h:7400",
+            "a..b",
+            "h.",
+            "*",
+            "a.*.b",
+            "*h",
+            "10.0.0",
+            "[10.0.0.1]",
+            "[x]",
+            "a/b",
+            "*.[::1]",
+            "ü",
+            "[::1",
+            &long,
+        ] {
+            let why = format!("{:?}", host(bad).unwrap_err());
+            assert!(why.contains("is no host"), "{bad}: {why}");
+        }
+    }
 }

@@ -48,8 +48,21 @@ fn hash() -> CommandResult {
     Ok(())
 }
 
+/// A rule that adds a password, which by now others may have seen, is refused. (One that takes it away, `<PASSWORD`, makes it worth
+/// nothing.)
+fn check_shown(rules: &[String]) -> CommandResult {
+    match rules.iter().any(|rule| rule.starts_with('>')) {
+        false => Ok(()),
+        true => Err(Failure::usage(
+            "'>PASSWORD' as an argument is seen in the process list: leave it out, and give the password on standard \
+             input, with --password-stdin",
+        )),
+    }
+}
+
 async fn set(args: UserSetArgs) -> CommandResult {
     let mut rules: Vec<String> = rules_of(args.rules).collect();
+    check_shown(&rules)?;
     if args.password_stdin {
         rules.push(format!(">{}", read_password()?));
     }
@@ -91,6 +104,7 @@ mod tests {
 
     use super::*;
     use crate::args::{Cli, Command};
+    use crate::exit::Exit;
 
     #[test]
     fn rules_and_options_may_stand_in_any_order() {
@@ -114,5 +128,19 @@ mod tests {
         }
         let unknown = "sextant user set app on --pasword-stdin".split(' ').map(OsString::from);
         assert!(Cli::try_parse_from(with_rules_told_apart(unknown)).is_err());
+    }
+
+    #[test]
+    fn a_password_is_no_argument() {
+        let check =
+            |rules: &[&str]| check_shown(&rules.iter().map(|rule| (*rule).to_owned()).collect::<Vec<_>>());
+        check(&["on", "~app:*", "+@read", "nopass", "<former", "#hash"]).unwrap();
+        let shown: [&[&str]; 3] = [&[">secret"], &["on", "~*", ">secret", "+@all"], &[">"]];
+        for rules in shown {
+            let refused = check(rules).unwrap_err();
+            let why = format!("{refused:?}");
+            assert!(why.contains("--password-stdin") && !why.contains("secret"), "{why}");
+            assert_eq!(refused.report(), Exit::Usage);
+        }
     }
 }

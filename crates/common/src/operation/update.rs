@@ -4,6 +4,8 @@
 //! The rules for numbers are those of Redis, so that its clients find what they know: an integer is a 64-bit one in decimal
 //! text, without blanks, sign of plus or leading zeros; a record that does not exist counts as 0, or as empty.
 
+use std::str::FromStr;
+
 use bytes::{Bytes, BytesMut};
 use rust_decimal::Decimal;
 
@@ -20,7 +22,7 @@ const FRACTION_DIGITS_MAX: u32 = 17;
 pub enum Update {
     /// Adds to an integer.
     Increment(i64),
-    /// Adds to a decimal number. Exact, with up to 28 digits and 17 of them after the point.
+    /// Adds to a decimal number. Both, and the sum, are rounded to 17 digits after the point, and to 28 in all.
     IncrementDecimal(Decimal),
     Append(Bytes),
     /// Writes over what stands from `offset` on, in bytes; what is missing before is filled with zeros. Without bytes it
@@ -190,10 +192,7 @@ impl Update {
             }
             Update::IncrementDecimal(by) => {
                 let old = before.map_or(Some(Decimal::ZERO), parse_decimal).ok_or(Misfit::NotANumber)?;
-                // A sum that has more digits than there is room for would be rounded.
-                let is_exact =
-                    |sum: &Decimal| sum.checked_sub(old) == Some(*by) && sum.checked_sub(*by) == Some(old);
-                let sum = old.checked_add(*by).filter(is_exact).ok_or(Misfit::Overflow)?;
+                let sum = rounded(old).checked_add(rounded(*by)).ok_or(Misfit::Overflow)?;
                 Ok(Some(Bytes::from(decimal_text(sum))))
             }
             Update::Append(bytes) => {
@@ -340,9 +339,8 @@ pub fn parse_integer(text: &[u8]) -> Option<i64> {
     if negative { Some(value) } else { value.checked_neg() }
 }
 
-/// A decimal number, also with an exponent (`5.0e3`).
+/// A decimal number, also with an exponent (`5.0e3`), rounded to as many digits as there is room for.
 pub fn parse_decimal(text: &[u8]) -> Option<Decimal> {
-    // Longer ones have digits that would be lost.
     const TEXT_BYTES_MAX: usize = 64;
     let text = std::str::from_utf8(text).ok().filter(|text| text.len() <= TEXT_BYTES_MAX)?;
     let starts_well = text.starts_with(|c: char| c.is_ascii_digit() || matches!(c, '-' | '+' | '.'));
@@ -350,18 +348,43 @@ pub fn parse_decimal(text: &[u8]) -> Option<Decimal> {
     if !starts_well || !text.chars().all(is_plain) || !text.contains(|c: char| c.is_ascii_digit()) {
         return None;
     }
-    // None is rounded.
     match text.split_once(['e', 'E']) {
-        Some((digits, _)) => {
-            Decimal::from_str_exact(digits).ok()?;
-            Decimal::from_scientific(text).ok()
-        }
-        None => Decimal::from_str_exact(text).ok(),
+        Some((digits, exponent)) => shifted(digits, exponent.parse().ok()?),
+        None => Decimal::from_str(text).ok(),
     }
 }
 
+/// A number without an exponent, times so many tens.
+fn shifted(digits: &str, exponent: i32) -> Option<Decimal> {
+    /// Of shifts that leave anything of so short a text.
+    const SHIFT_MAX: i32 = 128;
+    let number = Decimal::from_str(digits).ok()?;
+    if number.is_zero() || exponent < -SHIFT_MAX {
+        return Some(Decimal::ZERO);
+    }
+    if exponent > SHIFT_MAX {
+        return None;
+    }
+    let (sign, digits) = match digits.strip_prefix('-') {
+        Some(digits) => ("-", digits),
+        None => ("", digits.strip_prefix('+').unwrap_or(digits)),
+    };
+    let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
+    let (all, point) = ([whole, fraction].concat(), whole.len() as i32 + exponent);
+    let text = match usize::try_from(point) {
+        Ok(point) if point < all.len() => format!("{sign}{}.{}", &all[..point], &all[point..]),
+        Ok(point) => format!("{sign}{all}{}", "0".repeat(point - all.len())),
+        Err(_) => format!("{sign}0.{}{all}", "0".repeat(point.unsigned_abs() as usize)),
+    };
+    Decimal::from_str(&text).ok()
+}
+
+fn rounded(number: Decimal) -> Decimal {
+    number.round_dp(FRACTION_DIGITS_MAX)
+}
+
 fn decimal_text(number: Decimal) -> String {
-    number.round_dp(FRACTION_DIGITS_MAX).normalize().to_string()
+    rounded(number).normalize().to_string()
 }
 
 #[cfg(test)]
@@ -410,11 +433,32 @@ mod tests {
         for bad in ["", "x", "nan", "inf", "-inf", "1 ", " 1", "1e", "0x1", "_1", "1_0", "e5", "1e400"] {
             assert_eq!(add("1", Some(bad)), Err(Misfit::NotANumber), "{bad:?}");
         }
-        let rounded = ("0.00000000000000001", "1234567890123456");
-        assert_eq!(add(rounded.0, Some(rounded.1)), Err(Misfit::Overflow), "33 digits");
-        assert_eq!(add("1", Some("1.00000000000000000000000000000000001")), Err(Misfit::NotANumber));
         let most = "79228162514264337593543950335";
         assert_eq!(add(most, Some(most)), Err(Misfit::Overflow));
+    }
+
+    #[test]
+    fn decimals_are_rounded_where_their_digits_end_as_those_of_redis_are() {
+        let add = |by: &str, before| after(&Update::IncrementDecimal(decimal(by)), Some(before));
+        for (by, before, sum) in [
+            ("1.1368683772161603e-13", "5", "5.00000000000011369"),
+            ("1", "1.1368683772161603e-13", "1.00000000000011369"),
+            ("-1.4210854715202004e-14", "100", "99.99999999999998579"),
+            ("5e-324", "3", "3"),
+            ("-1e-29", "0", "0"),
+            ("1e-25", "1000000", "1000000"),
+            ("1.4309223432509077e-07", "1000000", "1000000.00000014309223433"),
+            ("0.000012345678901234567", "12345678901", "12345678901.00001234567890123"),
+            ("0.00000000000000001", "1234567890123456", "1234567890123456"),
+            ("1", "1.00000000000000000000000000000000001", "2"),
+            ("-12.5e-1", "+1.25E+0", "0"),
+            ("0e400", ".0e-400", "0"),
+            ("7e27", "-.07e29", "0"),
+        ] {
+            assert_eq!(add(by, before), Ok(Some(sum.into())), "{before:?} + {by}");
+        }
+        assert_eq!(parse_decimal(b"1e29"), None);
+        assert_eq!(parse_decimal(b"1e2147483648"), None);
     }
 
     #[test]

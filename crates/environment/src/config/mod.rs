@@ -19,7 +19,7 @@ pub use load::{ConfigError, load, load_file, load_role, parse, role_of};
 pub use sextant_common::configuration::LeaseMode;
 pub use tls::{ClientCertificates, TlsConfig};
 pub use unix::{FileMode, UnixListen, unix_path};
-pub use volume::foreign_volume;
+pub use volume::{foreign_volume, unusable};
 
 /// One server of a tier.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use sextant_common::error::{Error, ErrorKind};
 use sextant_common::ids::NodeId;
 
 use super::{Server, host_port};
@@ -38,6 +39,19 @@ fn elsewhere(servers: &[Server], own: NodeId, data_dir: &Path) -> impl Iterator<
     others
         .filter(move |_| !stem.is_empty())
         .map(move |id| (id, data_dir.with_file_name(format!("{stem}{id}"))))
+}
+
+/// Why a server cannot use the directory that it is to keep its data in. (It may be mounted later: that is no mistake of the
+/// configuration.)
+pub fn unusable(dir: &Path, e: std::io::Error) -> Error {
+    use std::io::ErrorKind::{AlreadyExists, NotADirectory, PermissionDenied};
+    match e.kind() {
+        PermissionDenied | NotADirectory | AlreadyExists => Error::new(
+            ErrorKind::Disk,
+            format!("data directory {}: this process cannot make or write it: {e}", dir.display()),
+        ),
+        _ => e.into(),
+    }
 }
 
 #[cfg(test)]

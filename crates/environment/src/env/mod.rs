@@ -31,10 +31,11 @@ pub use hangup::Hangup;
 pub use identity::{Holder, Identity};
 pub use listening::Listening;
 pub use names::Names;
+pub(crate) use net::accepted;
 pub use net::{
-    Caller, Connection, DetachedConnection, Door, Handshake, Listener, Network, TcpNetwork, Whom, attached,
-    cannot_listen, cluster_channel, established, grpc_channel, grpc_incoming, grpc_incoming_spread,
-    grpc_stream_channel,
+    Caller, Connection, DetachedConnection, Door, HANDSHAKES_MAX, Handshake, Listener, Network, TcpNetwork,
+    Whom, attached, cannot_listen, cluster_channel, established, grpc_channel, grpc_incoming,
+    grpc_incoming_spread, grpc_stream_channel,
 };
 pub use ports::{free_addrs, free_port};
 pub use reaching::Reaching;

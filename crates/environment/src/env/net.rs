@@ -339,7 +339,7 @@ fn channel(
 }
 
 /// Handshakes under way at a time, of one listener's connections in one runtime. A slow one is cut off by its own deadline.
-const HANDSHAKES_MAX: usize = 4096;
+pub const HANDSHAKES_MAX: usize = 4096;
 
 /// The connections of a stream when they are [`Connection::established`]; those that are refused are left out.
 pub fn established<T: Send + 'static, E: Send + 'static>(
@@ -367,7 +367,10 @@ pub fn grpc_incoming(
     established(accepted(listener), Connection::established)
 }
 
-fn accepted(mut listener: Box<dyn Listener>) -> impl Stream<Item = io::Result<Connection>> + Send + 'static {
+/// The accepted connections of a listener, none of them established. A failed accept is logged and does not end the stream.
+pub(crate) fn accepted(
+    mut listener: Box<dyn Listener>,
+) -> impl Stream<Item = io::Result<Connection>> + Send + 'static {
     let (tx, rx) = tokio::sync::mpsc::channel(16);
     tokio::spawn(async move {
         loop {

@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_common::ids::PartitionId;
 use sextant_environment::Env;
-use sextant_environment::config::foreign_volume;
+use sextant_environment::config::{foreign_volume, unusable};
 use sextant_environment::vfs::Vfs;
 
 use self::file::{Found, Record, Verdict, judge};
@@ -28,6 +28,9 @@ use crate::config::MemtableServerConfig;
 
 pub use file::with_advice;
 pub use memory::Memory;
+
+/// A file that its directories have.
+const OF_AN_SSTABLE_SERVER: &str = "IDENTITY";
 
 /// Of the data directory; given back when dropped.
 pub type DirectoryLock = Box<dyn Send + Sync>;
@@ -59,19 +62,25 @@ impl Incarnation {
     /// together, with what to do; `Unavailable` while another process has the lock.
     pub fn open(env: &Env, config: &MemtableServerConfig) -> Result<(Incarnation, DirectoryLock)> {
         let vfs = env.vfs.as_ref();
-        vfs.create_dir_all(&config.data_dir)?;
-        let lock = vfs.lock(&config.data_dir.join("INCARNATION.lock")).map_err(|e| match e.kind() {
+        let data_dir = &config.data_dir;
+        // (One of ours may have that of a log, too.)
+        if vfs.exists(&data_dir.join(OF_AN_SSTABLE_SERVER)) && !vfs.exists(&data_dir.join(file::NAME)) {
+            let what = "it is an sstable server's: not touched";
+            return Err(Error::invalid(format!("data directory {}: {what}", data_dir.display())));
+        }
+        let mut dirs = vec![data_dir.clone()];
+        dirs.extend(config.devices());
+        vfs.create_dir_all(data_dir).map_err(|e| unusable(data_dir, e))?;
+        let lock = vfs.lock(&data_dir.join("INCARNATION.lock")).map_err(|e| match e.kind() {
             std::io::ErrorKind::WouldBlock => {
                 // One that is about to end, maybe: it may be had later.
-                Error::unavailable(format!("{} is in use by another process", config.data_dir.display()))
+                Error::unavailable(format!("{} is in use by another process", data_dir.display()))
             }
-            _ => Error::from(e),
+            _ => unusable(data_dir, e),
         })?;
-        let mut dirs = vec![config.data_dir.clone()];
-        dirs.extend(config.devices());
         let mut found = Vec::new();
         for (at, dir) in dirs.iter().enumerate() {
-            vfs.create_dir_all(dir)?;
+            vfs.create_dir_all(dir).map_err(|e| unusable(dir, e))?;
             let holds =
                 if at == 0 { holds_snapshot(vfs, dir)? } else { sextant_raft_log::holds_records(vfs, dir)? };
             let record = Record::read(vfs, dir).map_err(|e| with_advice(e, &dirs))?;
@@ -82,8 +91,7 @@ impl Incarnation {
             Verdict::Known(record) => record,
             Verdict::Fresh => {
                 let servers = &config.cluster.memtable;
-                let foreign =
-                    foreign_volume(vfs, "memtable", servers, config.id, &config.data_dir, file::NAME);
+                let foreign = foreign_volume(vfs, "memtable", servers, config.id, data_dir, file::NAME);
                 if let Some(foreign) = foreign {
                     tracing::warn!("{foreign}");
                 }
@@ -315,6 +323,18 @@ mod tests {
             assert_eq!((file.incarnation, file.before, file.run), (incarnation.id(), None, 1));
         }
         incarnation
+    }
+
+    #[test]
+    fn a_directory_of_an_sstable_server_is_not_touched() {
+        let env = Env { vfs: Arc::new(FaultyVfs::new(1)), ..Env::real() };
+        let dir = Path::new("/data");
+        env.vfs.create_dir_all(dir).unwrap();
+        let identity = dir.join(OF_AN_SSTABLE_SERVER);
+        env.vfs.open(&identity, OpenMode::CreateNew).unwrap();
+        let error = Incarnation::open(&env, &config()).map(drop).unwrap_err();
+        assert!(error.kind == ErrorKind::Invalid && error.message.contains("not touched"), "{error}");
+        assert_eq!(env.vfs.list(dir).unwrap(), [identity]);
     }
 
     #[test]

@@ -699,7 +699,7 @@ pub enum WriteKind {
     /// The next ones change the value that is there; where there is no record, they take it for 0 or for empty.
     /// Adds `increment` to an integer: 64 bits, in decimal text.
     WriteIncrement = 2,
-    /// Adds `decimal` to a decimal number: exact, up to 28 digits, 17 of them after the point.
+    /// Adds `decimal` to a decimal number, rounded to 28 digits, 17 of them after the point.
     WriteIncrementDecimal = 3,
     /// Appends `value`.
     WriteAppend = 4,

@@ -137,6 +137,9 @@ pub(crate) fn decode<S: Store>(
         return (None, refusal.map_or_else(|| errors::unknown_command(command), Action::Reply));
     };
     if !spec.accepts(command.len()) {
+        if spec.id == Id::Exec {
+            return (Some(spec.id), Action::Reply(transaction::exec_with_arguments(conversation)));
+        }
         conversation.transactions.refuse();
         return (Some(spec.id), Action::Reply(errors::wrong_arity(spec.name)));
     }

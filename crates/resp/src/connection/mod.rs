@@ -74,6 +74,8 @@ const EXPECTED_BYTES_MAX: usize = 64 * 1024 * 1024;
 const STALL_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a connection that its user may not have may stay: it may be about to say that it is somebody else.
 const PLACE_GRACE: Duration = Duration::from_secs(30);
+/// How long a connection may be nobody's where clients have to be users. (A connection over gRPC has as long for its first call.)
+const NOBODY_GRACE: Duration = Duration::from_secs(30);
 /// A reply, the protocol it is to be encoded in (that of the time when its command arrived), and its room if it is a long one.
 type Due = (Reply, Protocol, Option<Share>);
 
@@ -135,6 +137,8 @@ pub(crate) struct Connection<S: Store> {
     watch: Watch,
     /// For a connection without a place.
     place_grace: Grace,
+    /// For one of which it is not known whose it is.
+    nobody_grace: Grace,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -193,6 +197,7 @@ impl<S: Store> Connection<S> {
             was_held_up: false,
             watch: Watch::new(period),
             place_grace: Grace::new(PLACE_GRACE),
+            nobody_grace: Grace::new(NOBODY_GRACE),
         }
     }
 
@@ -222,6 +227,7 @@ impl<S: Store> Connection<S> {
     fn poll_turns(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         // (Before its turns: who sends all the time leaves no time for it between them.)
         self.look_for_a_place(cx);
+        self.look_who_it_is(cx);
         loop {
             let mut progress = self.collect(cx);
             let (dispatched, some) = self.dispatch(cx);
@@ -498,10 +504,25 @@ impl<S: Store> Connection<S> {
 
     /// Ends the connection if it stays without a place. What is under way is done first, also the comparison of a password.
     fn look_for_a_place(&mut self, cx: &mut Context<'_>) {
-        let is_busy = self.pipeline.unfinished() > 0 || self.waiting.is_some();
-        if self.stays_without_a_place(cx) && self.intake == Intake::Open && !is_busy {
+        if self.stays_without_a_place(cx) && self.intake == Intake::Open && !self.is_busy() {
             self.leave_without_a_place(cx);
         }
+    }
+
+    /// Ends the connection if its client has to say who it is, and has not for so long; once a password that is being compared has been.
+    fn look_who_it_is(&mut self, cx: &mut Context<'_>) {
+        let is_nobody = self.conversation.who.is_nobody();
+        if self.nobody_grace.is_over(is_nobody, cx) && self.intake == Intake::Open && !self.is_busy() {
+            tracing::debug!(client = self.conversation.entry.id(), "closed: it does not say who it is");
+            let seconds = NOBODY_GRACE.as_secs();
+            self.reply(Reply::error(format!("NOAUTH Authentication required within {seconds} seconds.")));
+            self.close_intake();
+        }
+    }
+
+    /// Whether something is under way.
+    fn is_busy(&self) -> bool {
+        self.pipeline.unfinished() > 0 || self.waiting.is_some()
     }
 
     /// Whether its user may not have it, and that for so long that it has had the time to say that it is somebody else. If not, the task

@@ -178,6 +178,11 @@ async fn odd_requests_are_answered_as_redis_does() {
             "+OK\r\n-ERR wrong number of arguments for 'slowlog|len' command\r\n\
              -EXECABORT Transaction discarded because of previous errors.\r\n",
         ),
+        (
+            "multi\r\nset mx 1\r\nexec a\r\nexec\r\nget mx\r\n",
+            "+OK\r\n+QUEUED\r\n-EXECABORT Transaction discarded because of: \
+             wrong number of arguments for 'exec' command\r\n-ERR EXEC without MULTI\r\n$-1\r\n",
+        ),
         ("slowlog get -2\r\n", "-ERR count should be greater than or equal to -1\r\n"),
         ("acl cat foo\r\n", "-ERR Unknown category 'foo'\r\n"),
         (

@@ -1,7 +1,5 @@
 //! Through p-nodes over gRPC.
 
-use std::time::Duration;
-
 use bytes::Bytes;
 use sextant_client::{Client, ClientOptions, ScanOptions};
 use sextant_common::error::Result;
@@ -17,20 +15,13 @@ pub struct Grpc {
 }
 
 impl Grpc {
-    /// `addrs`: the p-nodes; `connections`: HTTP/2 connections to each.
-    pub async fn new(
-        env: &Env,
-        addrs: &[String],
-        table: &str,
-        deadline: Duration,
-        connections: usize,
-    ) -> Result<Self> {
+    /// `addrs`: the p-nodes.
+    pub async fn new(env: &Env, addrs: &[String], table: &str, options: ClientOptions) -> Result<Self> {
         let mut clients = Vec::new();
         for first in 0..addrs.len() {
             let mut order = addrs.to_vec();
             order.rotate_left(first);
-            let options = ClientOptions { deadline, connections, ..ClientOptions::default() };
-            clients.push(Client::connect_in(env.clone(), order, options).await?);
+            clients.push(Client::connect_in(env.clone(), order, options.clone()).await?);
         }
         Ok(Self { clients, table: table.to_owned() })
     }

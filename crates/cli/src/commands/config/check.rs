@@ -5,14 +5,22 @@ use std::fmt;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use sextant_access::AccessConfig;
 use sextant_common::ids::NodeId;
 use sextant_dev_cluster::Role;
 use sextant_environment::config::{ClusterConfig, Server, Zone, host_port};
 use sextant_environment::env::Door;
 
+use super::is_link_local;
 use crate::args::ConfigCheckArgs;
 use crate::exit::{CommandResult, Exit, Failure};
 use crate::server_file::{ServerFile, Variables};
+
+/// The least memory (KiB), and memory times passes, of a password's hash: those of all the costs that OWASP names for argon2id.
+const HASH_KIB_MIN: u64 = 7 * 1024;
+const HASH_WORK_MIN: u64 = 5 * HASH_KIB_MIN;
+/// Of a hash that does not name its cost.
+const HASH_COST_DEFAULT: (u64, u64) = (19 * 1024, 2);
 
 /// What is compared of a file.
 struct Configured {
@@ -25,6 +33,8 @@ struct Configured {
     doors: Vec<(Door, String)>,
     directories: Vec<PathBuf>,
     has_tls: bool,
+    /// Superusers whose password's hash is cheap to try, and what it costs.
+    cheap: Vec<(String, (u64, u64))>,
 }
 
 /// A finding: an error keeps a server from starting, or a cluster from working; a warning may be meant.
@@ -83,7 +93,21 @@ fn read(path: &Path, variables: Variables) -> Result<Configured, String> {
         doors: file.doors(),
         directories: file.directories(),
         has_tls: file.tls().is_some(),
+        cheap: file.access().map(cheap).unwrap_or_default(),
     })
+}
+
+fn cheap(access: &AccessConfig) -> Vec<(String, (u64, u64))> {
+    let hashes = access.superusers.iter().filter(|(_, phc)| !phc.is_empty());
+    let costs = hashes.map(|(name, phc)| (name.clone(), cost(phc)));
+    costs.filter(|(_, (kib, passes))| *kib < HASH_KIB_MIN || kib * passes < HASH_WORK_MIN).collect()
+}
+
+/// Memory (KiB) and passes of a hash, a good one in the PHC string format: `$argon2id$v=19$m=19456,t=2,p=1$SALT$HASH`.
+fn cost(phc: &str) -> (u64, u64) {
+    let named = |name: &str| phc.split(['$', ',']).find_map(|part| part.strip_prefix(name)?.parse().ok());
+    let (kib, passes) = HASH_COST_DEFAULT;
+    (named("m=").unwrap_or(kib), named("t=").unwrap_or(passes))
 }
 
 fn together(all: &[Configured], findings: &mut Vec<Finding>) {
@@ -101,6 +125,15 @@ fn together(all: &[Configured], findings: &mut Vec<Finding>) {
         }
         listens_where_it_is_reached(one, findings);
         listens_twice(one, findings);
+        let listens = one.doors.iter().map(|(_, addr)| addr);
+        listens.for_each(|addr| findings.extend(of_no_interface(one, addr)));
+        for (name, (kib, passes)) in &one.cheap {
+            findings.push(Finding::Warning(format!(
+                "{}: access.superusers.{name}: who sees this hash (m={kib},t={passes}) tries passwords quickly: make one with \
+                 `sextant user hash`",
+                one.path.display()
+            )));
+        }
     }
     for (at, one) in all.iter().enumerate() {
         let on_its_host = all[..at].iter().filter(|other| host(other).is_some() && host(other) == host(one));
@@ -121,6 +154,7 @@ fn together(all: &[Configured], findings: &mut Vec<Finding>) {
             let what = format!("{}: two servers have the address {}", first.path.display(), server.addr);
             findings.push(Finding::Error(what));
         }
+        findings.extend(of_no_interface(first, &server.addr));
     }
     for role in [Role::Memtable, Role::Sstable] {
         let lacking: Vec<String> = tier(&first.cluster, role)
@@ -134,11 +168,26 @@ fn together(all: &[Configured], findings: &mut Vec<Finding>) {
         }
     }
     in_one_zone(&first.cluster, findings);
-    let voters = first.cluster.memtable.len();
-    if voters % 2 == 0 {
-        let what = format!("{voters} memtable servers survive no more failures than {}", voters - 1);
-        findings.push(Finding::Warning(what));
-    }
+    findings.extend(one_too_many(first.cluster.memtable.len()));
+}
+
+/// An even number of memtable servers needs one more for a majority.
+fn one_too_many(voters: usize) -> Option<Finding> {
+    let fewer = voters.checked_sub(1).filter(|fewer| fewer % 2 == 1)?;
+    let survived = fewer / 2;
+    let failures = if survived == 1 { "failure" } else { "failures" };
+    let does = if fewer == 1 { "does" } else { "do" };
+    let what = format!("{voters} memtable servers survive {survived} {failures}, as {fewer} {does}");
+    Some(Finding::Warning(what))
+}
+
+/// An address that needs more than is said of it.
+fn of_no_interface(one: &Configured, addr: &str) -> Option<Finding> {
+    host_port(addr).filter(|(host, _)| is_link_local(host))?;
+    let path = one.path.display();
+    let why =
+        "is link-local, an address of an interface, which cannot be named here: use another one of the host";
+    Some(Finding::Error(format!("{path}: {addr} {why}")))
 }
 
 /// How many zones there are, and the one with most servers, if it has a name.
@@ -372,6 +421,44 @@ mod tests {
     }
 
     #[test]
+    fn how_many_failures_an_even_number_of_memtable_servers_survives_is_said() {
+        let said = |voters| one_too_many(voters).map(|finding| finding.to_string());
+        assert_eq!([0, 1, 3, 5].map(said), [None, None, None, None]);
+        for (voters, expected) in [
+            (2, "warning: 2 memtable servers survive 0 failures, as 1 does"),
+            (4, "warning: 4 memtable servers survive 1 failure, as 3 do"),
+            (6, "warning: 6 memtable servers survive 2 failures, as 5 do"),
+        ] {
+            assert_eq!(said(voters).as_deref(), Some(expected));
+        }
+    }
+
+    #[test]
+    fn a_hash_that_is_cheap_to_try_is_named_without_it() {
+        for (cost, expected) in [
+            ("m=8,t=1,p=1", Some("m=8,t=1")),
+            ("m=19456,t=1,p=1", Some("m=19456,t=1")),
+            ("m=4096,t=16,p=1", Some("m=4096,t=16")),
+            ("m=7168,t=5,p=1", None),
+            ("m=19456,t=2,p=1", None),
+            ("m=65536,t=3,p=4", None),
+        ] {
+            let mut files = sound();
+            files[2].1 += &format!(
+                "[access.superusers]\nalice = \"\"\nroot = \"$argon2id$v=19${cost}$c2FsdHNhbHQ$aGFzaGhhc2hoYXNo\"\n"
+            );
+            let found = findings(&files);
+            let Some(expected) = expected else {
+                assert_eq!(found, Vec::<String>::new(), "{cost}");
+                continue;
+            };
+            let begins = format!("warning: p.toml: access.superusers.root: who sees this hash ({expected})");
+            assert!(found.len() == 1 && found[0].starts_with(&begins), "{found:?}");
+            assert!(!found[0].contains("c2FsdHNhbHQ"), "{found:?}");
+        }
+    }
+
+    #[test]
     fn what_is_not_there_is_said() {
         assert_eq!(findings(&sound()[1..]), ["warning: not checked: no file of memtable 1"]);
     }
@@ -379,7 +466,7 @@ mod tests {
     #[test]
     fn mistakes_are_named_with_their_files() {
         type Mistake = fn(&mut Vec<(&'static str, String)>);
-        let cases: [(Mistake, &str); 14] = [
+        let cases: [(Mistake, &str); 16] = [
             (|f| f[0].1 += "nonsense = 1\n", "error: m.toml:6: unknown field `nonsense`"),
             (|f| f[0].1 += "log_devices = [\"/l\", \"/l\"]\n", "error: m.toml: log device /l is given twice"),
             (|f| f[0].1 = f[0].1.replace("id = 1", "id = 2"), "error: m.toml: "),
@@ -391,6 +478,18 @@ mod tests {
                     f[0].1 = f[0].1.replace("cluster = \"cluster.toml\"", inline);
                 },
                 "error: m.toml: it listens on IPv4 only",
+            ),
+            (
+                |f| f[2].1 = f[2].1.replace("0.0.0.0", "[fe80::1]"),
+                "error: p.toml: [fe80::1]:7400 is link-local",
+            ),
+            (
+                |f| {
+                    let inline = "cluster = { id = \"c\", partitions = 4, memtable = [{ id = 1, addr = \"m:7300\" }], \
+                                  sstable = [{ id = 1, addr = \"[fe80::2]:7350\" }] }";
+                    f[0].1 = f[0].1.replace("cluster = \"cluster.toml\"", inline);
+                },
+                "error: m.toml: [fe80::2]:7350 is link-local",
             ),
             (
                 |f| f[2].1 += "http = \"[::]:7400\"\n",

@@ -2,11 +2,13 @@
 
 use std::collections::HashMap;
 use std::io::Write;
+use std::net::Ipv4Addr;
 use std::path::Path;
 
 use sextant_environment::config::{ClusterConfig, LeaseConfig, Server};
 use sextant_pnode::ADMIN_PORT_OFFSET;
 
+use super::is_link_local;
 use crate::args::ConfigInitArgs;
 use crate::exit::{CommandResult, Failure};
 
@@ -101,8 +103,10 @@ fn files(args: &ConfigInitArgs) -> Result<Vec<(String, String)>, String> {
                 }
             };
             let (grpc, http) = (port(0, "gRPC")?, port(ports.http, "HTTP")?);
-            // All addresses of the kind that the host is reached by.
-            let any = if host.name.starts_with('[') { "[::]" } else { "0.0.0.0" };
+            // All addresses of the kind that the host is reached by. (`[::]` takes IPv4 as well, but not where `bindv6only` is set.)
+            let is_ipv4 =
+                host.name.parse::<Ipv4Addr>().is_ok() || (!args.ipv6 && !host.name.starts_with('['));
+            let any = if is_ipv4 { "0.0.0.0" } else { "[::]" };
             let mut text = format!("role = \"{role}\"\nid = {id}\ncluster = \"{SHARED_FILE}\"\n");
             if role == "pnode" {
                 let resp = port(ports.resp, "RESP")?;
@@ -202,6 +206,11 @@ fn host(text: &str, default: u16) -> Result<Host, String> {
     if !is_sound || port == 0 {
         return Err(bad());
     }
+    if is_link_local(name) {
+        return Err(format!(
+            "{text:?} is link-local, an address of an interface, which cannot be named here: use another one of the host"
+        ));
+    }
     Ok(Host { name: name.to_owned(), port, zone })
 }
 
@@ -227,6 +236,7 @@ mod tests {
             pnode: names(pnode),
             id: "a \"name\"".into(),
             partitions: 4,
+            ipv6: false,
             tls: None,
             data: PathBuf::from("/var/lib/sextant"),
             out: PathBuf::new(),
@@ -265,6 +275,37 @@ mod tests {
     }
 
     #[test]
+    fn hosts_with_names_listen_where_they_are_reached() {
+        let listens = |ipv6: bool| {
+            let all = ConfigInitArgs { ipv6, ..args(&["m", "10.0.0.2", "[fd00::3]"], &["s"], &["p"]) };
+            let files = files(&all).unwrap().into_iter();
+            let lines = files.flat_map(|(_, text)| text.lines().map(str::to_owned).collect::<Vec<_>>());
+            let listens = lines.filter(|line| line.starts_with("listen = ") || line.starts_with("resp = "));
+            listens.collect::<Vec<_>>()
+        };
+        assert_eq!(
+            listens(false),
+            [
+                "listen = \"0.0.0.0:7300\"",
+                "listen = \"0.0.0.0:7300\"",
+                "listen = \"[::]:7300\"",
+                "listen = \"0.0.0.0:7350\"",
+                "resp = \"0.0.0.0:6380\""
+            ]
+        );
+        assert_eq!(
+            listens(true),
+            [
+                "listen = \"[::]:7300\"",
+                "listen = \"0.0.0.0:7300\"",
+                "listen = \"[::]:7300\"",
+                "listen = \"[::]:7350\"",
+                "resp = \"[::]:6380\""
+            ]
+        );
+    }
+
+    #[test]
     fn servers_of_one_host_need_ports_of_their_own() {
         let clash = files(&args(&["a", "a"], &["b"], &["c"])).unwrap_err();
         assert!(
@@ -286,10 +327,10 @@ mod tests {
 
     #[test]
     fn hosts_are_names_or_addresses() {
-        for good in ["h", "h.example", "h_1:2", "10.0.0.1", "[fe80::1]", "[::]:5", "h@z", "h:1@z", "[::]@z"] {
+        for good in ["h", "h.example", "h_1:2", "10.0.0.1", "[fd00::1]", "[::]:5", "h@z", "h:1@z", "[::]@z"] {
             host(good, 1).unwrap();
         }
-        for bad in ["", ":1", "h:", "h:0", "h:70000", "::1", "a b", "[x]", "h/x", "@z"] {
+        for bad in ["", ":1", "h:", "h:0", "h:70000", "::1", "a b", "[x]", "h/x", "@z", "[fe80::1]:7300"] {
             assert!(host(bad, 1).is_err(), "{bad}");
         }
     }

@@ -394,6 +394,12 @@ pub(super) fn exec(conversation: &mut Conversation) -> Action {
     Action::Run(Id::Exec, Request::Transaction(Box::new(transaction)))
 }
 
+/// It ends the transaction, whatever else it says.
+pub(super) fn exec_with_arguments(conversation: &mut Conversation) -> Reply {
+    conversation.transactions.forget();
+    Reply::error("EXECABORT Transaction discarded because of: wrong number of arguments for 'exec' command")
+}
+
 pub(super) fn watch<S: Store>(
     command: &Command<'_>,
     conversation: &mut Conversation,
