@@ -27,8 +27,10 @@ use crate::users::Users;
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Rounds of a change against others' changes.
 const ROUNDS_MAX: usize = 16;
-/// At most one line about refusals in so long.
+/// At most one line about wrong passwords in so long, and one about each user's refusals.
 const LINE_EVERY_NS: u64 = 1_000_000_000;
+/// Users whose refusals have lines of their own within [`LINE_EVERY_NS`]: so many lines a second are no flood.
+const REFUSED_USERS_MAX: usize = 64;
 /// Who says nothing is this one, if it exists and needs no password.
 const DEFAULT_USER: &str = "default";
 
@@ -85,7 +87,7 @@ pub struct Desk {
     comparisons: Comparisons,
     outcomes: Outcomes,
     wrong_passwords: Mutex<Lines>,
-    refusals: Mutex<Lines>,
+    refusals: Mutex<LinesByUser>,
 }
 
 #[derive(Default)]
@@ -136,13 +138,51 @@ struct Lines {
 impl Lines {
     /// How many were left out before this one; none: it is too soon for another.
     fn next(&mut self, now_ns: u64) -> Option<u64> {
-        if self.last_ns.is_some_and(|last_ns| now_ns.saturating_sub(last_ns) < LINE_EVERY_NS) {
+        if self.last_ns.is_some_and(|last_ns| is_recent(last_ns, now_ns)) {
             self.left_out += 1;
             return None;
         }
         self.last_ns = Some(now_ns);
         Some(std::mem::take(&mut self.left_out))
     }
+}
+
+/// By user: who is refused all the time does not hide that others are.
+#[derive(Default)]
+struct LinesByUser {
+    /// When the last line about each of them was; [`REFUSED_USERS_MAX`] at most.
+    last_ns: HashMap<String, u64>,
+    /// The same of all those who have no room there.
+    others_ns: Option<u64>,
+    /// Of everybody.
+    left_out: u64,
+}
+
+impl LinesByUser {
+    /// How many, of all users, were left out before this one; none: it is too soon for another about this user.
+    fn next(&mut self, user: &str, now_ns: u64) -> Option<u64> {
+        if self.last_ns.len() >= REFUSED_USERS_MAX && !self.last_ns.contains_key(user) {
+            self.last_ns.retain(|_, last_ns| is_recent(*last_ns, now_ns));
+        }
+        let own_ns = self.last_ns.get(user).copied();
+        let has_room = own_ns.is_some() || self.last_ns.len() < REFUSED_USERS_MAX;
+        let last_ns = if has_room { own_ns } else { self.others_ns };
+        if last_ns.is_some_and(|last_ns| is_recent(last_ns, now_ns)) {
+            self.left_out += 1;
+            return None;
+        }
+        if has_room {
+            self.last_ns.insert(user.to_owned(), now_ns);
+        } else {
+            self.others_ns = Some(now_ns);
+        }
+        Some(std::mem::take(&mut self.left_out))
+    }
+}
+
+/// Whether it is too soon for another line.
+fn is_recent(last_ns: u64, now_ns: u64) -> bool {
+    now_ns.saturating_sub(last_ns) < LINE_EVERY_NS
 }
 
 /// What became of those that said who they are: a metric, also where nobody is asked.
@@ -375,19 +415,29 @@ impl Desk {
         self.outcomes.of(outcome).inc();
     }
 
-    /// Somebody asked for what it may not have: `what` names a command or a kind of call, never a key.
-    pub fn refused(&self, user: &str, what: &str) {
-        let Some(left_out) = self.refusals.lock().next(self.env.clock.holder_ns()) else { return };
-        tracing::warn!(target: "audit", "refused to {user}: {what}; {left_out} more since the last such line");
+    /// Somebody asked for what it may not have: `what` names a command or a kind of call, never a key. `from`: None: a Unix socket.
+    pub fn refused(&self, user: &str, what: &str, from: Option<SocketAddr>) {
+        let Some(left_out) = self.refusals.lock().next(user, self.env.clock.holder_ns()) else { return };
+        tracing::warn!(target: "audit", "{}", refusal(user, what, from, left_out));
     }
 
     /// Names are data of who knocks: only plain ones are repeated.
     fn log(&self, name: &str, from: Option<SocketAddr>) {
         let Some(left_out) = self.wrong_passwords.lock().next(self.env.clock.holder_ns()) else { return };
         let name = if check_name(name).is_ok() { name } else { "a name that is none" };
-        let from = from.map_or_else(|| "an unknown address".to_owned(), |addr| addr.to_string());
+        let from = shown(from);
         tracing::warn!(target: "audit", "wrong password for {name} from {from}; {left_out} more since the last such line");
     }
+}
+
+/// A line about one.
+fn refusal(user: &str, what: &str, from: Option<SocketAddr>, left_out: u64) -> String {
+    let from = shown(from);
+    format!("refused to {user}: {what}; from {from}; {left_out} more since the last such line")
+}
+
+fn shown(from: Option<SocketAddr>) -> String {
+    from.map_or_else(|| "an unknown address".to_owned(), |addr| addr.to_string())
 }
 
 impl std::fmt::Debug for Desk {
@@ -462,6 +512,40 @@ mod tests {
         let told =
             [0, 1, LINE_EVERY_NS - 1, LINE_EVERY_NS, 2 * LINE_EVERY_NS].map(|now_ns| lines.next(now_ns));
         assert_eq!(told, [Some(0), None, None, Some(2), Some(0)]);
+    }
+
+    #[test]
+    fn a_line_about_a_refusal_says_to_whom_what_and_where_it_came_from() {
+        assert_eq!(
+            refusal("nobody", "get", Some(([192, 0, 2, 7], 4711).into()), 3),
+            "refused to nobody: get; from 192.0.2.7:4711; 3 more since the last such line"
+        );
+        assert!(refusal("app", "a call", None, 0).contains("; from an unknown address; 0 more"));
+    }
+
+    #[test]
+    fn who_is_refused_all_the_time_hides_no_other_users_refusals() {
+        let mut lines = LinesByUser::default();
+        assert_eq!([0, 1, 2].map(|now_ns| lines.next("flood", now_ns)), [Some(0), None, None]);
+        assert_eq!(lines.next("alice", 3), Some(2));
+        assert_eq!([4, LINE_EVERY_NS - 1].map(|now_ns| lines.next("flood", now_ns)), [None; 2]);
+        assert_eq!(lines.next("alice", LINE_EVERY_NS), None, "it had one of its own");
+        assert_eq!(lines.next("flood", LINE_EVERY_NS), Some(3));
+    }
+
+    #[test]
+    fn of_too_many_users_the_last_ones_share_a_line_until_others_are_silent() {
+        let mut lines = LinesByUser::default();
+        for i in 0..REFUSED_USERS_MAX {
+            assert_eq!(lines.next(&format!("user{i}"), 1), Some(0));
+        }
+        assert_eq!(lines.next("late", 2), Some(0));
+        assert_eq!(["late", "later", "user0"].map(|user| lines.next(user, 3)), [None; 3]);
+        assert_eq!(lines.last_ns.len(), REFUSED_USERS_MAX);
+        // These have room again.
+        let then_ns = 1 + LINE_EVERY_NS;
+        assert_eq!(["late", "later"].map(|user| lines.next(user, then_ns)), [Some(3), Some(0)]);
+        assert_eq!(lines.last_ns.len(), 2);
     }
 
     #[tokio::test]

@@ -1,6 +1,9 @@
 //! Who is kept out: a cluster of processes that speaks TLS on every port, and those who knock at them.
 //! `docs/security.md` says what is promised.
 
+#[path = "security/running.rs"]
+mod running;
+
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -95,7 +98,7 @@ impl Servers {
                 "pnode",
                 format!(
                     "grpc = \"{grpc}\"\nresp = \"{resp}\"\nhttp = \"{http}\"\nadmin = \"{admin}\"\n\
-                     grpc_unix = {:?}\nresp_unix = {:?}\nunix_mode = \"0660\"\n",
+                     grpc_unix = {:?}\nresp_unix = {:?}\nunix_mode = \"0660\"\nslow_ms = 1\n",
                     dir.path().join("grpc.sock"),
                     dir.path().join("resp.sock")
                 ),

@@ -1,6 +1,7 @@
 //! Structured logs to standard error. `RUST_LOG` filters (`info`, or `warn,sextant_pnode=debug`: a level, and levels of modules);
-//! `SEXTANT_LOG_FORMAT=json` makes them JSON lines.
+//! `SEXTANT_LOG_FORMAT=json` makes them JSON lines. What is for an audit is logged whatever it filters, if it does not name `audit` too.
 
+use tracing::Level;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -8,6 +9,8 @@ use tracing_subscriber::{Layer, Registry};
 
 /// What is logged if nobody says.
 const DEFAULT: &str = "info,openraft=error,h2=error";
+/// The target of refusals and acts of administration.
+const AUDIT: &str = "audit";
 
 /// Installs the subscriber once per process; later calls do nothing.
 pub fn init() {
@@ -46,16 +49,23 @@ fn filter(asked: Option<&str>, default: &str) -> (Targets, Option<String>) {
     if let Some(part) = parts.iter().find(|part| part.contains(['[', '{']) || part.ends_with('=')) {
         return or_default(Some(format!("{part:?} is not a level, and no module=level")));
     }
-    match parts.join(",").parse() {
-        Ok(filter) => (filter, None),
+    match parts.join(",").parse::<Targets>() {
+        Ok(filter) => (with_audit(filter), None),
         Err(e) => or_default(Some(format!("{e}"))),
+    }
+}
+
+/// Whoever asks for fewer lines, or for those of some modules, does not mean these, unless it says so.
+fn with_audit(filter: Targets) -> Targets {
+    let is_named = filter.iter().any(|(target, _)| target == AUDIT);
+    match is_named || filter.would_enable(AUDIT, &Level::INFO) {
+        true => filter,
+        false => filter.with_target(AUDIT, Level::INFO),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use tracing::Level;
-
     use super::*;
 
     #[test]
@@ -66,6 +76,27 @@ mod tests {
         assert!(!asked.would_enable("h2", &Level::INFO) && asked.would_enable("h2", &Level::WARN));
         let (asked, bad) = filter(Some("info, ,"), DEFAULT);
         assert!(bad.is_none() && asked.would_enable("h2", &Level::INFO), "a comma too many");
+    }
+
+    #[test]
+    fn what_is_for_an_audit_is_logged_unless_it_is_named() {
+        let level = |asked: &str| {
+            let (filter, bad) = filter(Some(asked), DEFAULT);
+            assert_eq!(bad, None, "{asked}");
+            let levels = [Level::DEBUG, Level::INFO, Level::WARN, Level::ERROR];
+            levels.into_iter().find(|level| filter.would_enable("audit", level))
+        };
+        for asked in ["info", "warn", "off", "sextant_pnode=debug", "error,sextant_pnode=warn"] {
+            assert_eq!(level(asked), Some(Level::INFO), "{asked}");
+        }
+        assert_eq!(level("debug"), Some(Level::DEBUG));
+        for (asked, named) in
+            [("audit=off", None), ("info,audit=off", None), ("info,audit=warn", Some(Level::WARN))]
+        {
+            assert_eq!(level(asked), named, "{asked}");
+        }
+        let (asked, _) = filter(Some("warn"), DEFAULT);
+        assert!(!asked.would_enable("sextant_pnode", &Level::INFO), "nothing else");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Who a connection is, and what it may do.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -15,6 +16,8 @@ use crate::subcommands;
 /// Without access control: everybody, who may do everything.
 pub(crate) struct Who {
     desk: Option<Arc<Desk>>,
+    /// Where it comes from. None: a Unix socket.
+    peer: Option<SocketAddr>,
     /// By the connection's certificate.
     shown: Option<String>,
     /// As whom it has authenticated, or what it has shown.
@@ -40,7 +43,12 @@ struct Limited {
 }
 
 impl Who {
-    pub fn new(desk: Option<Arc<Desk>>, identity: Option<&Identity>, allowances: Arc<Allowances>) -> Self {
+    pub fn new(
+        desk: Option<Arc<Desk>>,
+        peer: Option<SocketAddr>,
+        identity: Option<&Identity>,
+        allowances: Arc<Allowances>,
+    ) -> Self {
         let shown = identity.and_then(|identity| match &identity.holder {
             Holder::User(name) => Some(name.clone()),
             // Servers are no users.
@@ -48,6 +56,7 @@ impl Who {
         });
         let mut who = Self {
             desk,
+            peer,
             name: shown.clone(),
             shown,
             since: None,
@@ -206,7 +215,7 @@ impl Who {
     pub fn refused(&mut self, command: &str) {
         let user = self.principal().map(|principal| principal.name.clone());
         if let Some(desk) = &self.desk {
-            desk.refused(user.as_deref().unwrap_or("nobody"), command);
+            desk.refused(user.as_deref().unwrap_or("nobody"), command, self.peer);
         }
     }
 

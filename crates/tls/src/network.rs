@@ -291,17 +291,10 @@ impl Listener for TlsListener {
 
     fn accept(&mut self) -> BoxFuture<'_, io::Result<Connection>> {
         Box::pin(async move {
-            loop {
-                let connection = self.inner.accept().await?;
-                let Some(share) = self.handshakes.begin(connection.peer) else {
-                    let why = "too many handshakes of its address are under way";
-                    let why = io::Error::new(io::ErrorKind::QuotaExceeded, why);
-                    self.shared.refusals.refused(self.door.name(), &shown(connection.peer), &why);
-                    continue;
-                };
-                let (shared, door, share) = (self.shared.clone(), self.door, Arc::new(share));
-                return Ok(connection.before(Arc::new(Accepting { shared, door, share })));
-            }
+            let connection = self.inner.accept().await?;
+            let share = self.handshakes.begin(connection.peer, self.shared.clock.holder_ns());
+            let (shared, door, share) = (self.shared.clone(), self.door, Arc::new(share));
+            Ok(connection.before(Arc::new(Accepting { shared, door, share })))
         })
     }
 }
@@ -311,7 +304,13 @@ impl Handshake for Accepting {
         let (shared, door, share) = (self.shared.clone(), self.door, self.share.clone());
         Box::pin(async move {
             let peer = connection.peer;
-            let accepted = in_time(shared.accept(connection, door)).await;
+            let accepted = tokio::select! {
+                accepted = in_time(shared.accept(connection, door)) => accepted,
+                () = share.lost() => {
+                    let why = "too many handshakes of its address are under way, and it took long";
+                    Err(io::Error::new(io::ErrorKind::QuotaExceeded, why))
+                }
+            };
             drop(share);
             match &accepted {
                 Ok(_) => shared.refusals.let_in(door.name()),

@@ -39,6 +39,7 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
+    use crate::env::{Door, Env, Whom};
 
     #[tokio::test]
     async fn whoever_listens_is_found_beside_addresses_that_lead_nowhere() {
@@ -57,5 +58,21 @@ mod tests {
         assert_eq!(dial(&[refused, here]).await.unwrap().peer_addr().unwrap(), here);
         assert_eq!(dial(&[refused]).await.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
         assert_eq!(dial(&[]).await.unwrap_err().kind(), io::ErrorKind::AddrNotAvailable);
+    }
+
+    #[tokio::test]
+    async fn whoever_listens_at_all_addresses_is_reached_at_those_of_both_kinds() {
+        if let Err(e) = TcpListener::bind("[::1]:0").await {
+            eprintln!("this machine has no IPv6: {e}");
+            return;
+        }
+        let net = Env::real().net;
+        let mut listener = net.bind("[::]:0".into(), Door::Members).await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        for host in ["127.0.0.1", "[::1]"] {
+            net.connect(format!("{host}:{port}"), Whom::Host).await.unwrap();
+            let peer = listener.accept().await.unwrap().peer.unwrap().ip().to_canonical();
+            assert_eq!(peer.to_string(), host.trim_matches(['[', ']']));
+        }
     }
 }

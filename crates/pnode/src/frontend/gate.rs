@@ -1,5 +1,6 @@
 //! Who calls over gRPC, and what it may do.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use base64::Engine;
@@ -43,6 +44,8 @@ enum By {
 pub(super) struct Known {
     principal: Arc<Principal>,
     by: By,
+    /// Where it comes from. None: a Unix socket.
+    from: Option<SocketAddr>,
     /// Of the desk, when it was asked.
     generation: u64,
 }
@@ -65,6 +68,8 @@ pub(crate) struct Who {
     /// None: there is no access control.
     principal: Option<Arc<Principal>>,
     by: By,
+    /// As of [`Known`].
+    from: Option<SocketAddr>,
     /// None: it has no limits.
     limits: Option<Arc<Entered>>,
     /// Whom an operator's certificate names, where nobody has to be a user.
@@ -88,8 +93,10 @@ impl Gate {
             None if request.extensions().get::<Known>().is_some() => None,
             None => self.entered(principal.as_deref())?,
         };
-        let hangup = request.extensions().get::<Caller>().and_then(|caller| caller.hangup.clone());
-        Ok(Who { principal, by, limits, certified: None, desk: self.desk.clone(), generation, hangup })
+        let caller = request.extensions().get::<Caller>();
+        let hangup = caller.and_then(|caller| caller.hangup.clone());
+        let (desk, from) = (self.desk.clone(), address(caller));
+        Ok(Who { principal, by, from, limits, certified: None, desk, generation, hangup })
     }
 
     /// Counts a call that is not read yet. None: its user has no limits.
@@ -109,16 +116,18 @@ impl Gate {
     pub(super) fn is_operator(&self, known: Option<&Known>) -> Result<()> {
         let (Some(known), Some(desk)) = (known, &self.desk) else { return Ok(()) };
         let who = &known.principal;
-        who.may(Class::Admin).inspect_err(|_| desk.refused(&who.name, "administration"))
+        who.may(Class::Admin).inspect_err(|_| desk.refused(&who.name, "administration", known.from))
     }
 
     /// The same for administration, which no limit keeps away: it may be what ends a crowd.
     pub async fn operator<T>(&self, request: &Request<T>) -> Result<Who> {
         let generation = self.desk.as_ref().map_or(0, |desk| desk.generation());
         let (principal, by) = self.principal(request).await?;
-        let shown = request.extensions().get::<Caller>().and_then(|caller| caller.identity.as_deref());
+        let caller = request.extensions().get::<Caller>();
+        let shown = caller.and_then(|caller| caller.identity.as_deref());
         let certified = shown.filter(|_| principal.is_none()).map(ToString::to_string);
-        Ok(Who { principal, by, limits: None, certified, desk: self.desk.clone(), generation, hangup: None })
+        let (desk, from) = (self.desk.clone(), address(caller));
+        Ok(Who { principal, by, from, limits: None, certified, desk, generation, hangup: None })
     }
 
     /// Who makes a call, by its head. None: that is not asked.
@@ -126,8 +135,9 @@ impl Gate {
         let Some(desk) = &self.desk else { return Ok(None) };
         let generation = desk.generation();
         let said = headers.get(AUTHORIZATION).map(HeaderValue::as_bytes);
-        let (principal, by) = ask(desk, said, extensions.get::<Caller>()).await?;
-        Ok(Some(Known { principal, by, generation }))
+        let caller = extensions.get::<Caller>();
+        let (principal, by) = ask(desk, said, caller).await?;
+        Ok(Some(Known { principal, by, from: address(caller), generation }))
     }
 
     async fn principal<T>(&self, request: &Request<T>) -> Result<(Option<Arc<Principal>>, By)> {
@@ -145,11 +155,14 @@ impl Gate {
     }
 }
 
+fn address(caller: Option<&Caller>) -> Option<SocketAddr> {
+    caller.and_then(|caller| caller.addr)
+}
+
 /// `said`: the header `authorization`.
 async fn ask(desk: &Desk, said: Option<&[u8]>, caller: Option<&Caller>) -> Result<(Arc<Principal>, By)> {
     if let Some((name, password)) = credentials(said)? {
-        let from = caller.and_then(|caller| caller.addr);
-        return Ok((desk.authenticate(&name, &password, from).await?, By::Password));
+        return Ok((desk.authenticate(&name, &password, address(caller)).await?, By::Password));
     }
     let shown = caller.and_then(|caller| caller.identity.as_deref());
     let (named, by) = match shown.map(|shown| &shown.holder) {
@@ -158,7 +171,7 @@ async fn ask(desk: &Desk, said: Option<&[u8]>, caller: Option<&Caller>) -> Resul
         _ => (desk.anonymous(), By::Nothing),
     };
     let named = named.ok_or_else(|| {
-        desk.refused("nobody", "a call");
+        desk.refused("nobody", "a call", address(caller));
         let why = "say who you are: a user's certificate, or name and password";
         Error::new(ErrorKind::Unauthenticated, why)
     })?;
@@ -220,7 +233,7 @@ impl Who {
         let Some(who) = &self.principal else { return Ok(()) };
         may(who).inspect_err(|_| {
             if let Some(desk) = &self.desk {
-                desk.refused(&who.name, what);
+                desk.refused(&who.name, what, self.from);
             }
         })
     }
@@ -352,6 +365,19 @@ mod tests {
         assert_eq!(may(), [true, true, false]);
         set("default", "off").await;
         assert_eq!(may(), [false; 3]);
+    }
+
+    #[tokio::test]
+    async fn where_a_call_comes_from_is_known_for_what_is_refused_to_it() {
+        let (gate, _desk) = gate_of("");
+        let addr = Some(SocketAddr::from(([192, 0, 2, 7], 4711)));
+        let mut request = Request::new(());
+        let identity = Some(Arc::new(Identity::user("test", "root")));
+        request.extensions_mut().insert(Caller { addr, identity, hangup: None });
+        let known = gate.know(&HeaderMap::new(), request.extensions()).await.unwrap().unwrap();
+        assert_eq!(known.from, addr);
+        assert_eq!(gate.who(&request).await.unwrap().from, addr);
+        assert_eq!(gate.operator(&request).await.unwrap().from, addr);
     }
 
     #[test]

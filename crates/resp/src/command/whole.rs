@@ -118,7 +118,7 @@ impl Whole {
             let number = database.number();
             shared.metrics.refused_commands.inc();
             if let Some(desk) = &shared.access {
-                desk.refused(&self.user, "flushall");
+                desk.refused(&self.user, "flushall", self.client.peer_addr());
             }
             return Ok(Reply::error(format!("NOPERM No permissions to empty database {number}")));
         }

@@ -155,7 +155,8 @@ impl<S: Store> Connection<S> {
     pub fn new(databases: Databases<S>, io: env::Connection, had_its_turn: Arc<AtomicU64>) -> Self {
         let shared = databases[usize::from(Database::FIRST.number())].clone();
         let entry = shared.clients.add(io.peer, shared.now_ns());
-        let who = Who::new(shared.access.clone(), io.identity.as_deref(), shared.allowances.clone());
+        let (desk, allowances) = (shared.access.clone(), shared.allowances.clone());
+        let who = Who::new(desk, io.peer, io.identity.as_deref(), allowances);
         entry.set_user(who.shown_name());
         let order = shared.config.order;
         let period = shared.config.idle_timeout().map_or(STALL_TIMEOUT, |idle| idle.min(STALL_TIMEOUT)) / 2;

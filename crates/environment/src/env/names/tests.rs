@@ -10,10 +10,11 @@ use hickory_resolver::proto::rr::{Name, RData, Record, RecordType};
 use parking_lot::Mutex;
 use sextant_common::error::ErrorKind;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, UdpSocket};
+use tokio::net::{TcpListener, TcpSocket, UdpSocket};
 
 use super::*;
 use crate::env::cannot_listen;
+use crate::env::dialing::dial;
 
 /// What a name server says, and has been asked.
 #[derive(Default)]
@@ -178,6 +179,43 @@ async fn a_name_has_addresses_of_both_kinds() {
     assert_eq!(server.found("four.example.org:1").await, ["10.0.0.4:1"]);
     assert_eq!(server.found("six.example.org:1").await, ["[fd00::6]:1"]);
     assert_eq!(server.found("alias.example.org:1").await, ["[fd00::6]:1"]);
+}
+
+/// Somebody who listens at one address, and nobody at the same port of the other.
+async fn listens_at_one_of(host: &str, other: &str, has_other: bool) -> (TcpListener, Option<TcpSocket>) {
+    loop {
+        let listener = TcpListener::bind((host, 0)).await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let closed = SocketAddr::new(other.parse().unwrap(), port);
+        let bound = match closed {
+            SocketAddr::V4(_) => TcpSocket::new_v4(),
+            SocketAddr::V6(_) => TcpSocket::new_v6(),
+        }
+        .and_then(|socket| socket.bind(closed).map(|()| socket));
+        // (If it cannot be had, somebody else may listen there.)
+        if bound.is_ok() || !has_other {
+            return (listener, bound.ok());
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_host_of_both_kinds_is_reached_at_whichever_answers() {
+    let server = Server::start().await;
+    server.set("both.example.org.", &["127.0.0.1", "::1"]);
+    let has_ipv6 = TcpListener::bind("[::1]:0").await.is_ok();
+    let (four, six) = ("127.0.0.1", "::1");
+    for (host, other, has_other) in [(four, six, has_ipv6), (six, four, true)] {
+        if host == six && !has_ipv6 {
+            eprintln!("this machine has no IPv6");
+            continue;
+        }
+        let (listener, _closed) = listens_at_one_of(host, other, has_other).await;
+        let here = listener.local_addr().unwrap();
+        let found = server.names.resolve(&format!("both.example.org:{}", here.port())).await.unwrap();
+        assert_eq!(found.len(), 2);
+        assert_eq!(dial(&found).await.unwrap().peer_addr().unwrap(), here);
+    }
 }
 
 #[tokio::test]
